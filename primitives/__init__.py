@@ -1,0 +1,13 @@
+"""The numerics of repjax: every operation's algorithm, as custom JAX primitives.
+
+Importing this package registers every primitive and its rule.  It knows nothing of
+Flax, of optax or of the rewriting of programs; ``docs/contributing`` says how to add one.
+"""
+
+from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
+    arithmetic,
+    contract,
+    elementary,
+    exact,
+    reduce,
+)

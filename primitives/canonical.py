@@ -1,0 +1,173 @@
+"""Canonical values, contraction guards and error-free transformations.
+
+Everything else in repjax is built from the few functions of this module.  They
+are plain functions on arrays, meant to be called inside the body of a primitive
+(see :mod:`repjax.primitives.define`), where 64-bit types are enabled.
+
+**Canonical values.**  A float format's canonical values are +0, the finite normal
+numbers, +inf, -inf and one quiet NaN.  Backends disagree about everything else:
+XLA's CPU code flushes subnormals and GPU code keeps them, x86 detects tininess
+after rounding and others before, algebraic rewrites change the sign of a zero,
+and the payload of a NaN depends on the platform.
+
+**Guards.**  A guard is an integer select on the bits of a result.  It makes the
+result canonical, and because the compiler cannot look through it, it also keeps
+LLVM from fusing a product into an FMA and XLA's algebraic simplifier from
+reassociating through it.  Every rounded operation ends in a guard:
+
+* :func:`flush` after add and subtract, which are exact below the smallest normal
+  number, so that only true subnormals and -0 become +0;
+* :func:`guard` after every other operation.  It also flushes the smallest normal
+  number itself, which a platform that detects tininess before rounding would
+  flush and another would return.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+from jax import lax
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """The encoding of a binary floating-point format, as integers of its width."""
+
+    float_dtype: np.dtype
+    int_dtype: np.dtype
+    magnitude: int  # mask of everything but the sign
+    tiny: int  # the smallest normal number
+    infinity: int
+    nan: int  # the one canonical NaN: quiet, positive, no payload
+
+
+def _format(float_dtype, int_dtype, exponent_bits: int) -> Format:
+    width = np.dtype(int_dtype).itemsize * 8
+    mantissa_bits = width - 1 - exponent_bits
+    infinity = ((1 << exponent_bits) - 1) << mantissa_bits
+    return Format(
+        float_dtype=np.dtype(float_dtype),
+        int_dtype=np.dtype(int_dtype),
+        magnitude=(1 << (width - 1)) - 1,
+        tiny=1 << mantissa_bits,
+        infinity=infinity,
+        nan=infinity | (1 << (mantissa_bits - 1)),
+    )
+
+
+FORMATS = {
+    f.float_dtype: f
+    for f in (
+        _format(np.float64, np.int64, 11),
+        _format(np.float32, np.int32, 8),
+        _format(np.float16, np.int16, 5),
+        _format(jax.numpy.bfloat16, np.int16, 8),
+    )
+}
+
+
+def format_of(x) -> Format:
+    """The :class:`Format` of a floating-point array, or TypeError."""
+    try:
+        return FORMATS[np.dtype(x.dtype)]
+    except KeyError:
+        raise TypeError(
+            f"repjax expected a float16, bfloat16, float32 or float64 array, got {x.dtype}; "
+            "convert it to one of these formats first"
+        ) from None
+
+
+def bits(x):
+    """The bits of a float array as signed integers of the same width."""
+    return lax.bitcast_convert_type(x, format_of(x).int_dtype)
+
+
+def from_bits(i, float_dtype):
+    """The float array whose bits are the integers ``i``."""
+    return lax.bitcast_convert_type(i, float_dtype)
+
+
+def _const(i, value: int):
+    return lax.full_like(i, value)
+
+
+def _zero_where(condition, i):
+    return lax.select(condition, _const(i, 0), i)
+
+
+def guard(x):
+    """Canonical zero wherever ``|x|`` is at most the smallest normal number.
+
+    The result of every rounded operation except add and subtract passes through
+    here.  NaNs keep their payload; see :func:`canonicalize`.
+    """
+    f = format_of(x)
+    i = bits(x)
+    return from_bits(_zero_where(lax.le(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
+
+
+def flush(x):
+    """Canonical zero wherever ``x`` is -0 or subnormal; the guard of add and subtract."""
+    f = format_of(x)
+    i = bits(x)
+    return from_bits(_zero_where(lax.lt(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
+
+
+def canonicalize(x):
+    """The canonical value of any bit pattern: :func:`flush`, and one NaN."""
+    f = format_of(x)
+    i = bits(x)
+    magnitude = i & _const(i, f.magnitude)
+    i = _zero_where(lax.lt(magnitude, _const(i, f.tiny)), i)
+    i = lax.select(lax.gt(magnitude, _const(i, f.infinity)), _const(i, f.nan), i)
+    return from_bits(i, x.dtype)
+
+
+def is_nan(x):
+    """Where ``x`` is NaN, decided on the bits (a float comparison may be folded)."""
+    f = format_of(x)
+    i = bits(x)
+    return lax.gt(i & _const(i, f.magnitude), _const(i, f.infinity))
+
+
+def to_float64(x):
+    """Exact conversion of a canonical float array to float64."""
+    return lax.convert_element_type(x, np.float64)
+
+
+def to_float32(y):
+    """float64 to float32, rounded to nearest even, then canonical.
+
+    ``y`` must come from a guard or from arithmetic that no rewrite can merge with
+    the conversion: a bare ``float64(float32)`` quotient is narrowed on GPUs.
+    """
+    return guard(lax.convert_element_type(y, np.float32))
+
+
+def two_sum(a, b):
+    """Error-free sum (Knuth 1969; Moller 1965): ``s + e == a + b`` exactly, ``s = RN(a + b)``.
+
+    Fixed under contraction as long as ``a`` and ``b`` are not themselves inexact
+    products.  ``e`` is NaN where ``s`` is not finite.
+    """
+    s = a + b
+    bb = s - a
+    return s, (a - (s - bb)) + (b - bb)
+
+
+def round_to_odd(hi, lo):
+    """float64 rounding to odd of the exact ``hi + lo``, for ``|lo| <= ulp(hi)/2``.
+
+    Where ``lo`` is zero (or NaN) the result is ``hi``.  A value rounded to odd at 53
+    bits rounds to float32 as the exact value would (Boldo and Melquiond 2008,
+    "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
+    to odd"): the last bit is sticky.
+    """
+    i = bits(hi)
+    inexact = lax.bitwise_or(lax.lt(lo, lax.full_like(lo, 0)), lax.gt(lo, lax.full_like(lo, 0)))
+    # Opposite signs: the exact value lies towards zero, so truncate first.
+    towards_zero = lax.shift_right_logical(bits(lo) ^ i, _const(i, 63))
+    odd = (i - towards_zero) | _const(i, 1)
+    return from_bits(lax.select(inexact, odd, i), hi.dtype)

@@ -1,0 +1,159 @@
+"""Minimax polynomials of the elementary functions: the origin of their coefficients.
+
+    python -m repjax.primitives.elementary.generate [NAME ...]
+
+prints the coefficient blocks exactly as they stand in the functions' files, each with
+the base-2 logarithm of its largest weighted error.  Needs mpmath.
+
+The polynomials are minimax on a fine Chebyshev grid, found by the exchange algorithm
+(Remez 1934) in 300-bit arithmetic, then rounded to binary64 coefficient by
+coefficient; the error printed is that of the rounded coefficients, measured on a
+second, finer grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+
+import mpmath
+from mpmath import mpf
+
+PRECISION = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Polynomial:
+    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``."""
+
+    name: str
+    f: Callable
+    weight: Callable
+    low: float
+    high: float
+    degree: int
+
+
+def _grid(p: Polynomial, size: int):
+    """Chebyshev points; an even size keeps the middle, where a weight may vanish, out."""
+    middle, radius = (mpf(p.low) + mpf(p.high)) / 2, (mpf(p.high) - mpf(p.low)) / 2
+    return [middle - radius * mpmath.cospi(mpf(2 * j + 1) / (2 * size)) for j in range(size)]
+
+
+def _evaluate(coefficients, x):
+    return mpmath.polyval(coefficients[::-1], x)
+
+
+def _extrema(errors):
+    """Indices of the largest error of each run of errors of one sign."""
+    best = [0]
+    for j, e in enumerate(errors):
+        if (e > 0) != (errors[best[-1]] > 0):
+            best.append(j)
+        elif abs(e) > abs(errors[best[-1]]):
+            best[-1] = j
+    return best
+
+
+def minimax(p: Polynomial) -> tuple[list[float], float]:
+    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error."""
+    with mpmath.workprec(PRECISION):
+        size = p.degree + 2
+        xs = _grid(p, 16 * size)
+        fs, ws = [p.f(x) for x in xs], [p.weight(x) for x in xs]
+        reference = [16 * i + 8 for i in range(size)]
+        while True:
+            rows = [
+                [xs[j] ** n for n in range(p.degree + 1)] + [(-1) ** i / ws[j]]
+                for i, j in enumerate(reference)
+            ]
+            solution = mpmath.lu_solve(rows, [fs[j] for j in reference])
+            exact = list(solution)[:-1]
+            errors = [w * (_evaluate(exact, x) - f) for x, f, w in zip(xs, fs, ws, strict=True)]
+            candidates = _extrema(errors)
+            while len(candidates) > size:  # drop the smaller end
+                ends = abs(errors[candidates[0]]), abs(errors[candidates[-1]])
+                candidates.pop(0 if ends[0] < ends[1] else -1)
+            if len(candidates) < size:
+                raise ArithmeticError(
+                    f"{p.name}: expected {size} alternating errors, found {len(candidates)}; "
+                    "raise PRECISION or choose another degree or weight"
+                )
+            if candidates == reference:
+                break
+            reference = candidates
+        rounded = [float(c) for c in exact]
+        worst = max(
+            abs(p.weight(x) * (_evaluate(rounded, x) - p.f(x))) for x in _grid(p, 50 * size)
+        )
+        return rounded, float(mpmath.log(worst, 2))
+
+
+def _exp():
+    # e**r = 1 + r + r**2/2 + r**3 p(r); the weight makes the error relative to
+    # expm1(r), the more demanding of the two.  |r| <= log(2)/2, and a little for a
+    # contracted k.
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+        lambda r: r**3 / mpmath.expm1(r),
+        -0.34658,
+        0.34658,
+        9,
+    )
+
+
+def _log():
+    # log(1 + f) = f - f**2/2 + f**3 p(f), error relative to log(1 + f),
+    # sqrt(1/2) <= 1 + f < sqrt(2).
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda f: (mpmath.log1p(f) - f + f**2 / 2) / f**3,
+        lambda f: f**3 / mpmath.log1p(f),
+        -0.292895,
+        0.414215,
+        20,
+    )
+
+
+def _erf():
+    # erf(x) = x (2/sqrt(pi) + t p(t)), t = x**2, error relative to erf(x).
+    def small(t):
+        x = mpmath.sqrt(t)
+        return (mpmath.erf(x) / x - 2 / mpmath.sqrt(mpmath.pi)) / t
+
+    yield Polynomial(
+        "SMALL", small, lambda t: t * mpmath.sqrt(t) / mpmath.erf(mpmath.sqrt(t)), 0, 2.25, 13
+    )
+    # 1 - erf(x) = p(x - 87/32), absolute error, 3/2 <= x <= 63/16.
+    yield Polynomial(
+        "LARGE", lambda t: mpmath.erfc(t + mpf(87) / 32), lambda t: mpf(1), -1.21875, 1.21875, 23
+    )
+
+
+FUNCTIONS = {"exp": _exp, "log": _log, "erf": _erf}
+
+
+def block(p: Polynomial) -> str:
+    """The lines of source that define ``p``'s coefficients."""
+    coefficients, error = minimax(p)
+    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}", f'{p.name} = constants("""']
+    lines += [f"    {c.hex()}" for c in coefficients]
+    return "\n".join([*lines, '""")'])
+
+
+def main(names) -> None:
+    for name in names or FUNCTIONS:
+        if name not in FUNCTIONS:
+            raise SystemExit(
+                f"expected one of {', '.join(FUNCTIONS)}, received {name!r}; "
+                "the other functions reuse these polynomials"
+            )
+        print(f"# python -m repjax.primitives.elementary.generate {name}")
+        for p in FUNCTIONS[name]():
+            print(block(p))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

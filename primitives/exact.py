@@ -1,0 +1,29 @@
+"""Stock primitives that are bound as they stand.
+
+Data movement, comparison and selection are exact on canonical values: with no
+negative zero, no subnormal and one NaN there is nothing for platforms to disagree
+about.  Integer arithmetic is exact everywhere.  A primitive listed in neither set
+and without a rule is refused.
+"""
+
+from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS
+
+_DATA_MOVEMENT = (
+    "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
+    "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
+    "transpose unstack"
+)
+_COMPARISON = "eq ne lt le gt ge eq_to lt_to le_to max min clamp abs sign is_finite sort"
+# Integers only; keys of another generator than threefry are refused before (repjax.rules).
+_RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap random_wrap"
+_INTEGER = (
+    "add add_any sub mul div rem neg square integer_pow pow mulhi population_count clz "
+    "and or xor not shift_left shift_right_logical shift_right_arithmetic "
+    "convert_element_type bitcast_convert_type random_bits threefry2x32 "
+    "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin "
+    "cumsum cumprod cummax cummin reduce_window_sum reduce_window_max reduce_window_min top_k "
+    "dot_general conv_general_dilated scatter scatter-add scatter-mul scatter-min scatter-max"
+)
+
+EXACT.update(f"{_DATA_MOVEMENT} {_COMPARISON} {_RANDOM}".split())
+EXACT_ON_INTEGERS.update(_INTEGER.split())

@@ -1,0 +1,200 @@
+"""Interpret stock JAX equations with reproducible operations.
+
+The heart of repjax is one table, :data:`RULES`, from the name of a stock JAX
+primitive to its reproducible form, and one interpreter that walks a jaxpr and
+applies it.  The same table serves the derivative rules of repjax's primitives
+(:mod:`repjax.primitives.define` traces the stock derivative and interprets it),
+the explicit functions (``repjax.lax``, ``repjax.nn``), ``repjax.reproducible``
+and the global switch, which is why they agree bit for bit.
+
+A rule is a function ``rule(context, operands, params) -> result`` (or a sequence
+of results, for a primitive with several) that binds repjax primitives and exact
+stock primitives only.  It is called for equations that touch floating-point
+values; equations that touch none are bound as they stand if their primitive is
+listed in :mod:`repjax.primitives.exact`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+ACCUMULATIONS = ("pairwise", "sequential")
+
+#: Primitives of repjax itself carry this prefix; they are already reproducible.
+PREFIX = "repjax_"
+
+
+class RefusedError(NotImplementedError):
+    """An operation that has no reproducible form.  Nothing falls back silently."""
+
+
+@dataclasses.dataclass
+class Context:
+    """What a rule may need to know besides its operands.
+
+    Attributes:
+      accumulation: the order of sums (``docs/numerics.md``) where the equation does
+        not say.
+      differentiable: whether the result may still be differentiated, so that custom
+        derivatives must be kept.
+      equations: the equations being interpreted, outermost first.
+      refusals: where not None, refusals are appended here, as pairs of the equations
+        and the error, and interpretation goes on to find the next.
+    """
+
+    accumulation: str = "pairwise"
+    differentiable: bool = True
+    equations: tuple[Any, ...] = ()
+    refusals: list[tuple[tuple[Any, ...], RefusedError]] | None = None
+
+    @property
+    def equation(self):
+        return self.equations[-1]
+
+
+Rule = Callable[[Context, Sequence[Any], dict[str, Any]], Any]
+
+RULES: dict[str, Rule] = {}
+EXACT: set[str] = set()  # filled by repjax.primitives.exact
+EXACT_ON_INTEGERS: set[str] = set()
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of the stock primitives ``names``."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"stock primitive {name!r} already has a rule")
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def check_accumulation(accumulation: str) -> str:
+    if accumulation not in ACCUMULATIONS:
+        raise ValueError(
+            f"accumulation: expected one of {', '.join(ACCUMULATIONS)}; received "
+            f"{accumulation!r}; see docs/numerics.md for what each means"
+        )
+    return accumulation
+
+
+def is_inexact(aval) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+
+
+def is_complex(aval) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.complexfloating)
+
+
+def is_foreign_key(aval) -> bool:
+    """A random key of another generator than threefry, whose bits platforms may change."""
+    dtype = getattr(aval, "dtype", None)
+    is_key = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return is_key and str(dtype) != "key<fry>"
+
+
+def open_jaxpr(jaxpr):
+    """(jaxpr, consts) of a closed jaxpr; from jax 0.12 on the two classes are one."""
+    return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
+
+
+def _bind(equation, operands):
+    """The stock equation as it stands, on new operands; a list of results."""
+    primitive = equation.primitive
+    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return results if primitive.multiple_results else [results]
+
+
+def bind_stock(context: Context, operands):
+    """For rules: the current equation as it stands."""
+    results = _bind(context.equation, operands)
+    return results if context.equation.primitive.multiple_results else results[0]
+
+
+def _find_rule(equation) -> Rule | None:
+    """The rule of an equation, None where it may be bound as it stands, or RefusedError."""
+    name = equation.primitive.name
+    if name.startswith(PREFIX):
+        return None
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    if any(map(is_complex, avals)):
+        raise RefusedError(
+            f"{name} on complex numbers has no reproducible form; use pairs of real arrays"
+        )
+    if foreign := [str(aval.dtype) for aval in avals if is_foreign_key(aval)]:
+        raise RefusedError(
+            f"{name} expected a threefry key (key<fry>), received {foreign[0]}; make it with "
+            "jax.random.key(seed, impl='threefry2x32')"
+        )
+    if name in EXACT or (name in EXACT_ON_INTEGERS and not any(map(is_inexact, avals))):
+        return None
+    if name not in RULES:
+        raise RefusedError(f"{name} has no reproducible form")
+    return RULES[name]
+
+
+def apply_equation(context: Context, equation, operands) -> list[Any]:
+    """The results of one stock equation in its reproducible form."""
+    context = dataclasses.replace(context, equations=(*context.equations, equation))
+    try:
+        found = _find_rule(equation)
+        if found is None:
+            return _bind(equation, operands)
+        results = found(context, operands, equation.params)
+        return list(results) if equation.primitive.multiple_results else [results]
+    except RefusedError as error:
+        if context.refusals is None:
+            raise
+        context.refusals.append((context.equations, error))
+        return _bind(equation, operands)  # never run: the caller raises in the end
+
+
+def _literal(literal):
+    """The canonical value of a literal, which no entry guard has seen."""
+    if not is_inexact(literal.aval):
+        return literal.val
+    value = np.asarray(literal.val, literal.aval.dtype)
+    with np.errstate(all="ignore"):
+        if np.isnan(value):
+            return np.full_like(value, np.nan)
+        subnormal = np.abs(value) < jax.numpy.finfo(value.dtype).tiny
+        return np.zeros_like(value) if subnormal else value
+
+
+def interpret(context: Context, jaxpr, consts, operands) -> list[Any]:
+    """The results of a jaxpr with every equation in its reproducible form.
+
+    Operands and consts must be canonical (``repjax.primitives.canonical``); so are
+    the results, except for the payload of NaNs.
+    """
+    jaxpr, _ = open_jaxpr(jaxpr)
+    environment: dict[Any, Any] = {}
+
+    def read(atom):
+        return _literal(atom) if isinstance(atom, Literal) else environment[atom]
+
+    environment.update(zip(jaxpr.constvars, consts, strict=True))
+    environment.update(zip(jaxpr.invars, operands, strict=True))
+    for equation in jaxpr.eqns:
+        results = apply_equation(context, equation, [read(v) for v in equation.invars])
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def interpret_closed(context: Context, jaxpr, operands) -> list[Any]:
+    """:func:`interpret` of a closed jaxpr, whose consts are made canonical here."""
+    from repjax.primitives.arithmetic import canonicalize  # this module comes first
+
+    inner, consts = open_jaxpr(jaxpr)
+    return interpret(context, inner, [canonicalize(c) for c in consts], operands)

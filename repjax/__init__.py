@@ -1,0 +1,13 @@
+"""Bit-identical deep learning in JAX.
+
+* :func:`reproducible` makes one function reproducible, such as a whole training step;
+* ``jax.config.update("repjax_enable", True)`` and :func:`enabled` make every program so;
+* :mod:`repjax.lax`, :mod:`repjax.nn` and :mod:`repjax.optim` are the explicit way;
+* :func:`digest` names the exact bits of a tree of arrays.
+"""
+
+from repjax._version import __version__ as __version__
+from repjax.config import enabled as enabled
+from repjax.primitives.interpret import RefusedError as RefusedError
+from repjax.reproducible import reproducible as reproducible
+from repjax.verify.digest import digest as digest

@@ -1,0 +1,3 @@
+"""The version of repjax, read by the build and by manifests."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,199 @@
+"""The global switch and its options, as options of ``jax.config``.
+
+==========================  ==============================================================
+``repjax_enable``           whether every program that JAX compiles is made reproducible
+``repjax_accumulation``     the default order of sums: ``"pairwise"`` or ``"sequential"``
+==========================  ==============================================================
+
+Set them with ``jax.config.update(name, value)`` for the process, or for a block and the
+current thread with :func:`enabled`.
+
+**How it works.**  The state is a JAX user context, which is part of the key of every
+tracing and compilation cache: toggling never serves a stale program.  One hook rewrites
+the final jaxpr, after autodiff, on its way to lowering
+(``jax._src.interpreters.pxla.lower_sharding_computation``).  The hook is private, so
+enabling it checks with canaries that it is alive, and refuses otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import jax
+from jax._src.interpreters import pxla
+from jax.extend.core import Primitive
+from jax.interpreters import ad, mlir
+
+from repjax import rewrite
+from repjax.primitives.arithmetic import one_minus_square_p
+from repjax.primitives.interpret import ACCUMULATIONS, RefusedError, check_accumulation
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """One state of the switch; part of JAX's cache keys."""
+
+    enabled: bool = False
+    accumulation: str = ACCUMULATIONS[0]
+    contract_derivatives: bool = False  # while repjax.reproducible traces
+
+
+_state = jax.make_user_context(State())
+_lock = threading.Lock()
+
+
+def state() -> State:
+    return _state.value
+
+
+def accumulation() -> str:
+    """The default order of sums."""
+    return state().accumulation
+
+
+@contextlib.contextmanager
+def enabled(value: bool = True, *, accumulation: str | None = None) -> Iterator[None]:
+    """Within the block, and on this thread, everything JAX compiles is reproducible.
+
+    ``with repjax.enabled(False):`` switches a global ``repjax_enable`` off for the block.
+
+    Raises:
+      RuntimeError: if this version of JAX does not let the switch work (canaries).
+    """
+    new = dataclasses.replace(state(), enabled=_check_bool("enabled", value))
+    if accumulation is not None:
+        new = dataclasses.replace(new, accumulation=check_accumulation(accumulation))
+    if value:
+        install()
+    with _state(new):
+        yield
+
+
+@contextlib.contextmanager
+def contract_derivatives() -> Iterator[None]:
+    """Within the block, traced derivatives are the contract's; see :func:`_derivative`."""
+    with _state(dataclasses.replace(state(), contract_derivatives=True)):
+        yield
+
+
+def _check_bool(name: str, value) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, received {value!r}")
+    return value
+
+
+class _Option:
+    """A holder for ``jax.config.add_option``: one field of the global state."""
+
+    def __init__(self, field: str, check):
+        self._field = field
+        self._check = check
+
+    @property
+    def value(self):
+        return getattr(state(), self._field)
+
+    def _set(self, value) -> None:
+        value = self._check(value)
+        if self._field == "enabled" and value:
+            install()
+        with _lock:
+            _state.set_global(dataclasses.replace(_state.get_global(), **{self._field: value}))
+
+
+def _add_option(name: str, field: str, check, kind: type, text: str) -> None:
+    option = _Option(field, check)
+    jax.config.add_option(name, option, kind, [], {"help": text})
+    setattr(type(jax.config), name, property(lambda _: option.value))
+
+
+_add_option(
+    "repjax_enable",
+    "enabled",
+    lambda value: _check_bool("repjax_enable", value),
+    bool,
+    "Make every program that JAX compiles bit-reproducible.",
+)
+_add_option(
+    "repjax_accumulation",
+    "accumulation",
+    check_accumulation,
+    str,
+    "The default order of sums: pairwise or sequential.",
+)
+
+# --- the hook -------------------------------------------------------------------------
+
+_stock_lower = pxla.lower_sharding_computation
+_canary_p = Primitive("canary_without_a_rule")
+_canary_p.def_abstract_eval(lambda x: x)
+_canary_p.def_impl(lambda x: jax.jit(_canary_p.bind)(x))
+mlir.register_lowering(_canary_p, lambda ctx, x: [x])
+
+
+def _lower(jaxpr, *args, **kwargs):
+    if state().enabled:
+        jaxpr = rewrite.rewrite(jaxpr, accumulation=accumulation())
+    return _stock_lower(jaxpr, *args, **kwargs)
+
+
+def install() -> None:
+    """Install the hook, once, and prove that it is alive.
+
+    Raises:
+      RuntimeError: if a canary gets through.
+    """
+    with _lock:
+        if pxla.lower_sharding_computation is _lower:
+            return
+        pxla.lower_sharding_computation = _lower
+    with _state(State(enabled=True)):
+        x = jax.numpy.float32(1)
+        canaries = {
+            "eager": lambda: _canary_p.bind(x),
+            "jit": lambda: jax.jit(lambda x: _canary_p.bind(x) + 1)(x),
+            "nested jit": lambda: jax.jit(lambda x: jax.jit(_canary_p.bind)(x) + 1)(x),
+        }
+        for name, canary in canaries.items():
+            try:
+                canary()
+            except RefusedError:
+                continue
+            pxla.lower_sharding_computation = _stock_lower
+            raise RuntimeError(
+                f"repjax_enable: expected jax {jax.__version__} to lower every program through "
+                f"repjax, received an unchecked one ({name}); use @repjax.reproducible, which "
+                "needs no hook, or a version of jax that repjax is tested with (see the README)"
+            )
+
+
+# --- derivatives that differ between versions of JAX ------------------------------------
+
+
+def _derivative(primitive, contract_jvp) -> None:
+    """Make JAX differentiate a stock primitive into the contract's graph.
+
+    Programs are rewritten after autodiff, so where versions of JAX differentiate a function
+    into different graphs, the bits of its gradient would depend on the version.  While repjax
+    is active, the newest graph is traced in all of them; otherwise JAX's own.
+    """
+    stock_jvp = ad.primitive_jvps[primitive]
+
+    def jvp(primals, tangents, **params):
+        current = state()
+        if not (current.enabled or current.contract_derivatives):
+            return stock_jvp(primals, tangents, **params)
+        (x,), (tangent,) = primals, tangents
+        result = primitive.bind(x, **params)
+        if type(tangent) is ad.Zero:
+            return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+        return result, contract_jvp(tangent, result, x)
+
+    ad.primitive_jvps[primitive] = jvp
+
+
+_derivative(jax.lax.tanh_p, lambda t, y, x: jax.lax.mul(t, one_minus_square_p.bind(y)))
+_derivative(jax.lax.expm1_p, lambda t, y, x: jax.lax.mul(t, jax.lax.exp(x)))

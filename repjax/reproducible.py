@@ -1,0 +1,88 @@
+"""``repjax.reproducible``: make one function reproducible."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from repjax import config, rewrite
+
+_DIFFERENTIATED = (
+    "repjax.reproducible: expected to be the outermost transformation, received a derivative "
+    "of a reproducible function; put it outside: repjax.reproducible(jax.grad(f)) instead of "
+    "jax.grad(repjax.reproducible(f))"
+)
+
+
+def reproducible(
+    fn: Callable[..., Any] | None = None, *, accumulation: str | None = None, **jit_options: Any
+) -> Callable[..., Any]:
+    """Make a function of arrays reproducible: the same bits everywhere.
+
+    Use it like ``jax.jit``, on the outermost function, such as a whole training step; what
+    is inside may use any transformation::
+
+        @repjax.reproducible
+        def train_step(params, batch):
+            loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+            ...
+
+    The function is traced and compiled as by ``jax.jit``.  Each operation of the traced
+    program, derivatives included, is replaced by its correctly rounded, fixed-order form
+    (``docs/numerics.md``).  Inputs are made canonical: subnormals and -0 become +0.
+
+    Args:
+      fn: the function; without it, a decorator is returned.
+      accumulation: the order of sums, ``"pairwise"`` or ``"sequential"``; the default is the
+        option ``repjax_accumulation``.
+      **jit_options: passed to ``jax.jit``: ``static_argnums``, ``static_argnames``,
+        ``donate_argnums``, ``donate_argnames``, ``inline``.
+
+    Returns:
+      A function with the signature and result structure of ``fn``.  It may be called inside
+      ``jax.jit``, ``jax.vmap`` and ``jax.lax.scan``, but not differentiated.
+
+    Raises:
+      RefusedError: when called with arguments for which ``fn`` uses operations that have no
+        reproducible form; it lists them all.
+      TypeError: when the result is differentiated.
+    """
+    if fn is None:
+        return functools.partial(reproducible, accumulation=accumulation, **jit_options)
+    if accumulation is not None:
+        config.check_accumulation(accumulation)
+
+    @functools.wraps(fn)
+    def program(*args, **kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+        out_structure = None
+
+        def flat(*arrays):
+            nonlocal out_structure
+            filled = list(leaves)
+            for i, array in zip(dynamic, arrays, strict=True):
+                filled[i] = array
+            inner_args, inner_kwargs = jax.tree.unflatten(structure, filled)
+            results, out_structure = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
+            return results
+
+        operands = [leaves[i] for i in dynamic]
+        with config.contract_derivatives():
+            jaxpr = jax.make_jaxpr(flat)(*operands)
+        order = accumulation if accumulation is not None else config.accumulation()
+
+        @jax.custom_jvp
+        def sealed(*arrays):
+            return rewrite.run(jaxpr, arrays, accumulation=order)
+
+        @sealed.defjvp
+        def refuse(primals, tangents):
+            raise TypeError(_DIFFERENTIATED)
+
+        return jax.tree.unflatten(out_structure, sealed(*operands))
+
+    return jax.jit(program, **jit_options)

@@ -1,0 +1,70 @@
+"""Rewrite a whole program, after autodiff, into its reproducible form.
+
+:func:`run` is what ``repjax.reproducible`` and the global switch share: the program's
+inputs and constants are made canonical, each equation is replaced by its reproducible
+form, and the outputs are made canonical (which gives NaNs their one pattern).  If some
+equations have none, a :class:`~repjax.primitives.interpret.RefusedError` lists them all,
+with the user's file and line.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+from jax.extend import source_info_util
+
+import repjax.primitives
+from repjax.primitives.arithmetic import canonicalize
+from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr
+from repjax.rules import as_struct, match_types
+
+# Frames in repjax itself are not the user's.
+for _package in (repjax.primitives.__file__, __file__):
+    source_info_util.register_exclusion(str(pathlib.Path(_package).parent))
+
+
+def run(jaxpr, operands, *, accumulation: str) -> list:
+    """The results of a closed jaxpr on ``operands``, reproducibly.
+
+    Raises:
+      RefusedError: listing every operation that has no reproducible form.
+    """
+    context = Context(accumulation=accumulation, differentiable=False, refusals=[])
+    inner, consts = open_jaxpr(jaxpr)
+    results = interpret(
+        context, inner, [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
+    )
+    if context.refusals:
+        raise RefusedError(_report(context.refusals))
+    results = [canonicalize(x) for x in results]
+    return match_types(results, [v.aval for v in inner.outvars])
+
+
+def rewrite(jaxpr, *, accumulation: str):
+    """A closed jaxpr of the same type as ``jaxpr`` that computes it reproducibly."""
+    inner, _ = open_jaxpr(jaxpr)
+
+    def program(*operands):
+        return run(jaxpr, operands, accumulation=accumulation)
+
+    return jax.make_jaxpr(program)(*(as_struct(v.aval) for v in inner.invars))
+
+
+def _location(equations) -> str:
+    """The user's file, line and function of the innermost equation that knows them."""
+    # An eager operation has none: it is being run by the line that is running.
+    infos = [*(e.source_info for e in reversed(equations)), source_info_util.current()]
+    places = [source_info_util.summarize(info) for info in infos]
+    return next((p for p in places if p and "unknown" not in p), "an unknown line")
+
+
+def _report(refusals) -> str:
+    lines = [f"  {_location(equations)}: {error}" for equations, error in refusals]
+    distinct = list(dict.fromkeys(lines))
+    return (
+        f"repjax refuses {len(distinct)} operation(s), because it has no reproducible form "
+        "for them and nothing falls back silently:\n"
+        + "\n".join(distinct)
+        + "\nReplace them, or run them outside repjax; docs/numerics.md lists what is covered."
+    )
