@@ -10,4 +10,5 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     elementary,
     exact,
     reduce,
+    scatter,
 )

@@ -173,15 +173,15 @@ one_minus_square_p = define(
 # --- rules ----------------------------------------------------------------------------
 
 
-def elementwise_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
-    """Register the plain rule of an elementwise float32 primitive.
+def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
+    """Register the rule of a float32 primitive that takes what its stock form takes.
 
     Params of the stock primitive other than ``keep`` (accuracy, sharding) ask for less
     than correct rounding gives, and are dropped.
     """
 
     @rule(stock_name)
-    def elementwise(context, operands, params):
+    def plain(context, operands, params):
         require_float32(context, operands)
         return primitive.bind(*operands, **{k: params[k] for k in keep})
 
@@ -198,8 +198,8 @@ for _name, _primitive in {
     "square": square_p,
     "one_minus_square": one_minus_square_p,
 }.items():
-    elementwise_rule(_name, _primitive)
-elementwise_rule("integer_pow", integer_pow_p, keep=("y",))
+    plain_rule(_name, _primitive)
+plain_rule("integer_pow", integer_pow_p, keep=("y",))
 
 
 @rule("pow")
@@ -223,8 +223,8 @@ _flushed = {
     }.items()
 }
 for _name in ("floor", "ceil", "nextafter"):
-    elementwise_rule(_name, _flushed[_name])
-elementwise_rule("round", _flushed["round"], keep=("rounding_method",))
+    plain_rule(_name, _flushed[_name])
+plain_rule("round", _flushed["round"], keep=("rounding_method",))
 
 # --- conversions ----------------------------------------------------------------------
 

@@ -61,18 +61,24 @@ class Context:
 Rule = Callable[[Context, Sequence[Any], dict[str, Any]], Any]
 
 RULES: dict[str, Rule] = {}
+STRUCTURAL: set[str] = set()
 EXACT: set[str] = set()  # filled by repjax.primitives.exact
 EXACT_ON_INTEGERS: set[str] = set()
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of the stock primitives ``names``."""
+def rule(*names: str, structural: bool = False) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of the stock primitives ``names``.
+
+    A structural rule interprets the jaxprs that its equation holds, whatever their types.
+    """
 
     def register(function: Rule) -> Rule:
         for name in names:
             if name in RULES:
                 raise ValueError(f"stock primitive {name!r} already has a rule")
             RULES[name] = function
+            if structural:
+                STRUCTURAL.add(name)
         return function
 
     return register
@@ -127,6 +133,8 @@ def _find_rule(equation) -> Rule | None:
     name = equation.primitive.name
     if name.startswith(PREFIX):
         return None
+    if name in STRUCTURAL:
+        return RULES[name]
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if any(map(is_complex, avals)):
         raise RefusedError(

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 
 from repjax import config, rewrite
+from repjax.primitives.interpret import check_accumulation
+from repjax.tracing import trace
 
 _DIFFERENTIATED = (
     "repjax.reproducible: expected to be the outermost transformation, received a derivative "
@@ -53,26 +55,11 @@ def reproducible(
     if fn is None:
         return functools.partial(reproducible, accumulation=accumulation, **jit_options)
     if accumulation is not None:
-        config.check_accumulation(accumulation)
+        check_accumulation(accumulation)
 
     @functools.wraps(fn)
     def program(*args, **kwargs):
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-        out_structure = None
-
-        def flat(*arrays):
-            nonlocal out_structure
-            filled = list(leaves)
-            for i, array in zip(dynamic, arrays, strict=True):
-                filled[i] = array
-            inner_args, inner_kwargs = jax.tree.unflatten(structure, filled)
-            results, out_structure = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
-            return results
-
-        operands = [leaves[i] for i in dynamic]
-        with config.contract_derivatives():
-            jaxpr = jax.make_jaxpr(flat)(*operands)
+        jaxpr, operands, rebuild = trace(fn, args, kwargs)
         order = accumulation if accumulation is not None else config.accumulation()
 
         @jax.custom_jvp
@@ -83,6 +70,6 @@ def reproducible(
         def refuse(primals, tangents):
             raise TypeError(_DIFFERENTIATED)
 
-        return jax.tree.unflatten(out_structure, sealed(*operands))
+        return rebuild(sealed(*operands))
 
     return jax.jit(program, **jit_options)

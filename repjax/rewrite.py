@@ -9,7 +9,9 @@ with the user's file and line.
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import traceback
 
 import jax
 from jax.extend import source_info_util
@@ -19,9 +21,12 @@ from repjax.primitives.arithmetic import canonicalize
 from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr
 from repjax.rules import as_struct, match_types
 
-# Frames in repjax itself are not the user's.
-for _package in (repjax.primitives.__file__, __file__):
-    source_info_util.register_exclusion(str(pathlib.Path(_package).parent))
+_NOT_THE_USERS = tuple(
+    str(pathlib.Path(file).parent)
+    for file in (__file__, repjax.primitives.__file__, jax.__file__, contextlib.__file__)
+)
+for _folder in _NOT_THE_USERS[:2]:
+    source_info_util.register_exclusion(_folder)
 
 
 def run(jaxpr, operands, *, accumulation: str) -> list:
@@ -53,10 +58,15 @@ def rewrite(jaxpr, *, accumulation: str):
 
 def _location(equations) -> str:
     """The user's file, line and function of the innermost equation that knows them."""
-    # An eager operation has none: it is being run by the line that is running.
-    infos = [*(e.source_info for e in reversed(equations)), source_info_util.current()]
-    places = [source_info_util.summarize(info) for info in infos]
-    return next((p for p in places if p and "unknown" not in p), "an unknown line")
+    for equation in reversed(equations):
+        place = source_info_util.summarize(equation.source_info)
+        if place and "unknown" not in place:
+            return place
+    # An eager operation does not know its line: it is the one being run.
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(("<", *_NOT_THE_USERS)):
+            return f"{frame.filename}:{frame.lineno} ({frame.name})"
+    return "an unknown line"
 
 
 def _report(refusals) -> str:

@@ -22,7 +22,7 @@ from repjax.primitives.interpret import (
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
 
 
-@rule("jit", "pjit", "closed_call", "core_call", "custom_vjp_call", "custom_lin")
+@rule("jit", "pjit", "closed_call", "core_call", "custom_vjp_call", "custom_lin", structural=True)
 def call(context: Context, operands, params):
     name = context.equation.primitive.name
     if name.startswith("custom_vjp") and context.differentiable:
@@ -34,7 +34,7 @@ def call(context: Context, operands, params):
     return interpret_closed(context, jaxpr, operands)
 
 
-@rule("custom_jvp_call")
+@rule("custom_jvp_call", structural=True)
 def custom_jvp_call(context: Context, operands, params):
     if not context.differentiable:
         return interpret_closed(context, params["call_jaxpr"], operands)
@@ -86,25 +86,25 @@ def match_types(values, avals):
     return [match(x, aval) for x, aval in zip(values, avals, strict=True)]
 
 
-@rule("scan")
+@rule("scan", structural=True)
 def scan(context: Context, operands, params):
     jaxpr = _rewritten(context, params["jaxpr"])
     return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
 
 
-@rule("while")
+@rule("while", structural=True)
 def while_loop(context: Context, operands, params):
     jaxprs = {k: _rewritten(context, params[k]) for k in ("cond_jaxpr", "body_jaxpr")}
     return stock.while_p.bind(*operands, **{**params, **jaxprs})
 
 
-@rule("cond")
+@rule("cond", structural=True)
 def cond(context: Context, operands, params):
     branches = tuple(_rewritten(context, branch) for branch in params["branches"])
     return stock.cond_p.bind(*operands, **{**params, "branches": branches})
 
 
-@rule("remat2", "checkpoint")
+@rule("remat2", "checkpoint", structural=True)
 def remat(context: Context, operands, params):
     jaxpr, _ = open_jaxpr(_rewritten(context, params["jaxpr"]))
     return stock.remat_p.bind(*operands, **{**params, "jaxpr": jaxpr})

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives.arithmetic import add, elementwise_rule, mul, require_float32  # noqa: F401
-from repjax.primitives.contract import sequential
+from repjax.primitives.arithmetic import add, mul
+from repjax.primitives.contract import convolution, sequential
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
 
@@ -26,6 +26,20 @@ fma_p = define("fma", sequential.fma_body, lambda a, b, c: a * b + c, jvp=_fma_j
 dot_general_p = define("dot_general", sequential.dot_general_body, lax.dot_general)
 
 
+conv_general_dilated_p = define(
+    "conv_general_dilated", convolution.conv_general_dilated_body, lax.conv_general_dilated
+)
+_CONVOLUTION_PARAMS = (
+    "window_strides",
+    "padding",
+    "lhs_dilation",
+    "rhs_dilation",
+    "dimension_numbers",
+    "feature_group_count",
+    "batch_group_count",
+)
+
+
 def _check_result_type(context, params):
     """Precision and algorithm requests ask for less than a correctly rounded FMA chain."""
     wanted = params["preferred_element_type"]
@@ -37,13 +51,24 @@ def _check_result_type(context, params):
         )
 
 
-@rule("dot_general")
-def _dot_general_rule(context, operands, params):
+def _check_operands(context, operands):
     for x in operands:
         if jax.typeof(x).dtype != np.float32:
             raise RefusedError(
-                f"dot_general expected float32 operands, received {jax.typeof(x).dtype}; "
-                "convert with .astype('float32') before it"
+                f"{context.equation.primitive.name} expected float32 operands, received "
+                f"{jax.typeof(x).dtype}; convert with .astype('float32') before it"
             )
+
+
+@rule("dot_general")
+def _dot_general_rule(context, operands, params):
+    _check_operands(context, operands)
     _check_result_type(context, params)
     return dot_general_p.bind(*operands, dimension_numbers=params["dimension_numbers"])
+
+
+@rule("conv_general_dilated")
+def _convolution_rule(context, operands, params):
+    _check_operands(context, operands)
+    _check_result_type(context, params)
+    return conv_general_dilated_p.bind(*operands, **{k: params[k] for k in _CONVOLUTION_PARAMS})

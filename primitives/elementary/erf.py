@@ -23,7 +23,6 @@ last place of binary64; below, where ``lo`` is small, one comes as close as 0.08
 Proven: @PROOF@
 """
 
-import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical

@@ -132,7 +132,33 @@ def _erf():
     )
 
 
-FUNCTIONS = {"exp": _exp, "log": _log, "erf": _erf}
+def _erf_inv():
+    # erf_inv(x) = x g(w) with w = -log(1 - x**2); errors relative to erf_inv(x).
+    def g(w):
+        x = mpmath.sqrt(-mpmath.expm1(-w))
+        return mpmath.erfinv(x) / x
+
+    # g(w) = sqrt(pi)/2 + w p(w), 0 <= w <= 5.
+    yield Polynomial(
+        "NEAR",
+        lambda w: (g(w) - mpmath.sqrt(mpmath.pi) / 2) / w,
+        lambda w: w / g(w),
+        0,
+        5,
+        22,
+    )
+    # g(w) = 45/16 + p(sqrt(w) - 25/8), 5 <= w <= 16; 1 - x**2 >= 2**-23 means w < 16.
+    yield Polynomial(
+        "FAR",
+        lambda t: g((t + mpf(25) / 8) ** 2) - mpf(45) / 16,
+        lambda t: 1 / g((t + mpf(25) / 8) ** 2),
+        -0.889,
+        0.875,
+        22,
+    )
+
+
+FUNCTIONS = {"exp": _exp, "log": _log, "erf": _erf, "erf_inv": _erf_inv}
 
 
 def block(p: Polynomial) -> str:

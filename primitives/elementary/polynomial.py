@@ -31,9 +31,7 @@ def horner(x, coefficients):
 
 def power_of_two(k):
     """``2.0**k`` as float64, for an int64 array with -1022 <= k <= 1023."""
-    return lax.bitcast_convert_type(
-        lax.shift_left(k + const(k, 0x3FF), const(k, 52)), np.float64
-    )
+    return lax.bitcast_convert_type(lax.shift_left(k + const(k, 0x3FF), const(k, 52)), np.float64)
 
 
 def fast_two_sum(a, b):

@@ -1,0 +1,86 @@
+"""Convolutions as sequential FMA chains, one per output element.
+
+``conv_general_dilated`` is its own gradient: JAX writes the gradients for the input
+and for the kernel as equations of the same primitive with other dimension numbers,
+strides and dilations.  So one body covers all three, and their orders of summation
+follow from one rule, the order of ``k`` in the equation's right operand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jax import lax
+
+from repjax.primitives.contract.sequential import chain_of_groups, check_float32
+from repjax.primitives.reduce.window import gather_windows, output_size, pad_dilated
+
+
+def conv_general_dilated_body(
+    lhs,
+    rhs,
+    *,
+    window_strides,
+    padding,
+    lhs_dilation,
+    rhs_dilation,
+    dimension_numbers,
+    feature_group_count,
+    batch_group_count,
+):
+    """``jax.lax.conv_general_dilated`` as sequential FMA chains.
+
+    Args:
+      lhs, rhs: canonical float32 arrays with any number of spatial dimensions.
+      dimension_numbers: a ``jax.lax.ConvDimensionNumbers``.
+      The others are the parameters of the primitive, with ``padding`` as pairs of
+      numbers, which may be negative.
+
+    Returns:
+      Canonical float32.  Each element is ``s = fma(lhs, rhs, s)`` from +0 with k
+      ascending over (input feature of ``rhs``, spatial positions of ``rhs`` row-major
+      in the order of ``rhs_spec``).  Padding and the holes of a dilation are +0
+      operands that take part, so that ``0 * inf`` in them gives NaN.
+
+    Raises:
+      TypeError: an operand is not float32.
+    """
+    check_float32("conv_general_dilated", lhs, rhs)
+    lhs_spec, rhs_spec, out_spec = dimension_numbers
+    lhs, rhs = lax.transpose(lhs, lhs_spec), lax.transpose(rhs, rhs_spec)
+    outs, features, *window = rhs.shape
+    spatial = range(2, lhs.ndim)
+
+    lhs = pad_dilated(lhs, 0, [(0, 0)] * 2 + list(padding), [1, 1, *lhs_dilation])
+    batch = lhs.shape[0] // batch_group_count
+    out_spatial = [
+        output_size(lhs.shape[d], w, s, r)
+        for d, w, s, r in zip(spatial, window, window_strides, rhs_dilation, strict=True)
+    ]
+    groups = feature_group_count * batch_group_count  # one of the two is 1
+    shape = [groups, outs // groups, batch, *out_spatial]
+
+    if math.prod(shape) == 0 or rhs.size == 0:
+        out = lax.full(shape, 0, np.float32)
+    else:
+        patches = _patches(lhs, groups, batch, features, window, window_strides, rhs_dilation)
+        kernel = lax.reshape(rhs, [groups, outs // groups, features * math.prod(window)])
+        out = chain_of_groups(lax.transpose(kernel, [2, 0, 1]), patches)
+    # [groups, outs of a group, batch, *spatial] -> [batch, outs, *spatial] -> as specified
+    out = lax.transpose(lax.reshape(out, shape), [2, 0, 1, *range(3, len(shape))])
+    out = lax.reshape(out, [batch, outs, *out_spatial])
+    return lax.transpose(out, [out_spec.index(d) for d in range(len(out_spec))])
+
+
+def _patches(lhs, groups, batch, features, window, strides, dilation):
+    """The operands of all chains, ``[features * window, groups, batch * outputs]``."""
+    n = len(window)
+    ones = [1, 1]
+    # [1, 1, *window, batches, features, *outputs]: a window of one in the first two
+    x = gather_windows(lhs, [*ones, *window], [*ones, *strides], [*ones, *dilation])
+    out_spatial = x.shape[n + 4 :]
+    feature_groups, batch_groups = lhs.shape[1] // features, lhs.shape[0] // batch
+    x = lax.reshape(x, [*window, batch_groups, batch, feature_groups, features, *out_spatial])
+    x = lax.transpose(x, [n + 3, *range(n), n, n + 2, n + 1, *range(n + 4, x.ndim)])
+    return lax.reshape(x, [features * math.prod(window), groups, batch * math.prod(out_spatial)])

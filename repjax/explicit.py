@@ -1,0 +1,41 @@
+"""Explicit functions: a stock function made reproducible, and still differentiable.
+
+:func:`explicit` is how ``repjax.lax``, ``repjax.numpy`` and ``repjax.nn`` are made.  In
+contrast to ``repjax.reproducible``, which is applied after autodiff and outermost, the
+result may be differentiated, batched and mixed with other code.  What JAX itself then adds
+between two explicit functions, the sum of the cotangents of a value that is used several
+times, is made canonical where it enters the next one; with three or more uses its partial
+sums are JAX's own, so a whole training step belongs inside ``repjax.reproducible``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from repjax import config
+from repjax.primitives.arithmetic import canonicalize
+from repjax.primitives.interpret import Context, check_accumulation, interpret_closed
+from repjax.rules import match_types
+from repjax.tracing import trace
+
+
+def explicit(function: Callable[..., Any], *, accumulation: str | None = None) -> Callable[..., Any]:
+    """A reproducible, differentiable twin of a function of arrays.
+
+    JAX and NumPy arrays among the arguments are its operands; anything else is static.
+    """
+    if accumulation is not None:
+        check_accumulation(accumulation)
+
+    @functools.wraps(function)
+    def twin(*args, **kwargs):
+        jaxpr, operands, rebuild = trace(function, args, kwargs)
+        operands = [canonicalize(x) for x in operands]
+        order = config.accumulation() if accumulation is None else accumulation
+        results = interpret_closed(Context(accumulation=order), jaxpr, operands)
+        results = match_types([canonicalize(x) for x in results], jaxpr.out_avals)
+        return rebuild(results)
+
+    return twin

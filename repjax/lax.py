@@ -1,0 +1,139 @@
+"""``jax.lax`` made reproducible: the same names, signatures and semantics.
+
+Every function here is the ``jax.lax`` function of that name, with each of its operations
+in its correctly rounded or fixed-order form (``docs/numerics.md``); its derivatives too.
+Float operands are float32.  Functions that contain a sum take one more keyword,
+``accumulation``, which overrides the option ``repjax_accumulation``.
+
+Functions of ``jax.lax`` that compute nothing in floating point (``reshape``, ``select``,
+``fori_loop``, ``scan``, ...) need no reproducible form: use them as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax as _stock
+
+from repjax.explicit import explicit as _explicit
+from repjax.primitives.arithmetic import canonicalize as _canonicalize
+from repjax.primitives.contract import fma_p as _fma_p
+
+_NOTE = "\n\n    Reproducible form of ``jax.lax.{name}``; see ``docs/numerics.md``.\n\n    {text}"
+_SUM = (
+    "Args beyond those of ``jax.lax``:\n"
+    "      accumulation: the order of the sum, ``'pairwise'`` or ``'sequential'``; the default\n"
+    "        is the option ``repjax_accumulation``.\n"
+)
+_CONTRACTION = (
+    "Args beyond those of ``jax.lax``:\n"
+    "      accumulation: ``'sequential'``, the one order there is: one accumulator per output,\n"
+    "        one fused multiply-add per term, k ascending from +0.\n"
+)
+
+
+def _documented(twin: Callable[..., Any], name: str, text: str = "") -> Callable[..., Any]:
+    stock_doc = (getattr(_stock, name).__doc__ or name).strip().split("\n\n")[0]
+    twin.__doc__ = stock_doc + _NOTE.format(name=name, text=text)
+    twin.__module__ = __name__
+    return twin
+
+
+def _plain(name: str) -> Callable[..., Any]:
+    return _documented(_explicit(getattr(_stock, name)), name)
+
+
+def _sum(name: str) -> Callable[..., Any]:
+    stock = getattr(_stock, name)
+
+    @functools.wraps(stock)
+    def twin(*args, accumulation: str | None = None, **kwargs):
+        return _explicit(stock, accumulation=accumulation)(*args, **kwargs)
+
+    return _documented(twin, name, _SUM)
+
+
+def _contraction(name: str) -> Callable[..., Any]:
+    reproducible = _explicit(getattr(_stock, name))
+
+    @functools.wraps(reproducible)
+    def twin(*args, accumulation: str = "sequential", **kwargs):
+        if accumulation != "sequential":
+            raise ValueError(
+                f"{name}: expected accumulation='sequential', received {accumulation!r}; "
+                "it is the only order of contractions in this version"
+            )
+        return reproducible(*args, **kwargs)
+
+    return _documented(twin, name, _CONTRACTION)
+
+
+add = _plain("add")
+sub = _plain("sub")
+mul = _plain("mul")
+div = _plain("div")
+neg = _plain("neg")
+sqrt = _plain("sqrt")
+rsqrt = _plain("rsqrt")
+reciprocal = _plain("reciprocal")
+square = _plain("square")
+integer_pow = _plain("integer_pow")
+pow = _plain("pow")
+max = _plain("max")
+min = _plain("min")
+abs = _plain("abs")
+sign = _plain("sign")
+floor = _plain("floor")
+ceil = _plain("ceil")
+round = _plain("round")
+clamp = _plain("clamp")
+convert_element_type = _plain("convert_element_type")
+bitcast_convert_type = _plain("bitcast_convert_type")
+
+exp = _plain("exp")
+expm1 = _plain("expm1")
+log = _plain("log")
+log1p = _plain("log1p")
+tanh = _plain("tanh")
+logistic = _plain("logistic")
+
+reduce_max = _plain("reduce_max")
+reduce_min = _plain("reduce_min")
+argmax = _plain("argmax")
+argmin = _plain("argmin")
+reduce_window = _plain("reduce_window")
+reduce_sum = _sum("reduce_sum")
+
+dot = _contraction("dot")
+dot_general = _contraction("dot_general")
+batch_matmul = _contraction("batch_matmul")
+conv = _contraction("conv")
+conv_general_dilated = _contraction("conv_general_dilated")
+conv_with_general_padding = _contraction("conv_with_general_padding")
+conv_transpose = _contraction("conv_transpose")
+
+
+def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """``a*b + c`` with one rounding, then canonical.
+
+    Args:
+      a, b, c: float32 arrays of one shape.
+
+    Returns:
+      A float32 array of that shape.
+
+    References:
+      Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved
+      algorithms using rounding to odd".
+    """
+    operands = [_canonicalize(jax.numpy.asarray(x)) for x in (a, b, c)]
+    shapes = {(x.shape, str(x.dtype)) for x in operands}
+    if len(shapes) != 1 or operands[0].dtype != "float32":
+        raise TypeError(
+            "fma: expected three float32 arrays of one shape, received "
+            f"{[f'{x.dtype}{list(x.shape)}' for x in operands]}; convert and broadcast them first"
+        )
+    return _canonicalize(_fma_p.bind(*operands))

@@ -1,0 +1,304 @@
+"""Elementary functions: every bit against an mpmath oracle.
+
+The proofs over all inputs are stated in the functions' docstrings; here are the hard
+inputs, the boundaries, a random sample, a known-answer digest, every way of contracting
+multiply-adds, and a control that shows that the comparison can fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+
+from repjax.primitives import canonical
+from repjax.primitives.elementary import generate
+
+HARD_INPUTS = Path(__file__).parent / "data" / "hard_inputs"
+NAN, INF, TINY = 0x7FC00000, 0x7F800000, 0x00800000
+inf, nan = float("inf"), float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    exact: Callable  # mpmath function on the open domain
+    domain: tuple[float, float]  # where ``exact`` is evaluated
+    specials: dict[float, float]  # results stated by the contract
+    edges: tuple[float, ...]  # neighbourhoods to test: overflow, underflow, pieces
+    digest: str  # SHA-256 of the results for ``digest_inputs()``
+
+
+CASES = {
+    "exp": Case(
+        mpmath.exp,
+        (-inf, inf),
+        {-inf: 0, inf: inf, 0: 1},
+        (88.72283, -87.33654, 0.34657359, -0.34657359, 150, -150),
+        "",
+    ),
+    "expm1": Case(
+        mpmath.expm1,
+        (-inf, inf),
+        {-inf: -1, inf: inf, 0: 0},
+        (88.72283, -17.328680, 0.34657359, -0.34657359, 150, -150),
+        "",
+    ),
+    "log": Case(
+        mpmath.log,
+        (0, inf),
+        {-inf: nan, -1: nan, -(2.0**-126): nan, 0: -inf, 1: 0, inf: inf},
+        (1, 0.70710678, 1.4142135, 2.0**-126),
+        "",
+    ),
+    "log1p": Case(
+        mpmath.log1p,
+        (-1, inf),
+        {-inf: nan, -2: nan, -1: -inf, 0: 0, inf: inf},
+        (-1, -0.29289322, 0.41421356, 2.0**29, 2.0**53, 2.0**54),
+        "",
+    ),
+    "tanh": Case(mpmath.tanh, (-inf, inf), {-inf: -1, inf: 1, 0: 0}, (9.010913, 20), ""),
+    "logistic": Case(
+        lambda x: 1 / (1 + mpmath.exp(-x)),
+        (-inf, inf),
+        {-inf: 0, inf: 1, 0: 0.5},
+        (-1, 1, -87.33654, 16.635532, 150, -150),
+        "",
+    ),
+    "erf": Case(mpmath.erf, (-inf, inf), {-inf: -1, inf: 1, 0: 0}, (1.5, 3.8325069, 3.9375), ""),
+    "erf_inv": Case(
+        mpmath.erfinv,
+        (-1, 1),
+        {-inf: nan, -1: -inf, 0: 0, 1: inf, 2: nan, inf: nan},
+        (1, 0.5411961, 0.99662533, 2.0**-126),
+        "",
+    ),
+}
+each_function = pytest.mark.parametrize("name", CASES)
+
+
+def module(name):
+    return importlib.import_module(f"repjax.primitives.elementary.{name}")
+
+
+def compiled(name, xs):
+    """Result bits of the compiled body for input bits, NaNs made one."""
+    body = module(name).body
+    with jax.enable_x64(True):
+        # A fresh lambda: nothing cached before a monkeypatch may answer.
+        ys = np.asarray(jax.jit(lambda x: body(x))(xs.view(np.float32)))
+    return np.where(np.isnan(ys), np.uint32(NAN), ys.view(np.uint32))
+
+
+def oracle(name, xs):
+    """Correctly rounded, canonical result bits by mpmath."""
+    case = CASES[name]
+
+    def one(x):
+        if np.isnan(x):
+            return nan
+        if x in case.specials:
+            return case.specials[x]
+        if not case.domain[0] < x < case.domain[1]:
+            return nan
+        with mpmath.workprec(300):
+            y = case.exact(mpmath.mpf(x))
+        with mpmath.workprec(24):
+            y = +y  # the one rounding, to nearest even
+        if abs(y) >= 2.0**128:
+            return inf if y > 0 else -inf
+        return 0.0 if abs(y) <= 2.0**-126 else float(y)
+
+    ys = np.array([one(float(x)) for x in xs.view(np.float32)], np.float32)
+    return np.where(np.isnan(ys), np.uint32(NAN), ys.view(np.uint32))
+
+
+def canonical_inputs(bits):
+    magnitude = bits & 0x7FFFFFFF
+    bits = np.where(magnitude < TINY, 0, bits)
+    return np.where(magnitude > INF, NAN, bits).astype(np.uint32)
+
+
+def hard_inputs(name):
+    lines = (HARD_INPUTS / f"{name}.txt").read_text().splitlines()
+    bits = [int(line.split()[0], 16) for line in lines if not line.startswith("#")]
+    return np.array(bits, np.uint32)
+
+
+def both_signs(bits):
+    return canonical_inputs(np.concatenate([bits, bits ^ np.uint32(0x80000000)]))
+
+
+def edge_inputs(name):
+    limits = [0, TINY, 0x7F7FFFFF, INF, NAN, 0x3F800000]
+    edges = np.array(CASES[name].edges, np.float32).view(np.uint32)
+    near = edges[:, None] + np.arange(-8, 9).astype(np.uint32)
+    return both_signs(np.concatenate([np.array(limits, np.uint32), near.ravel()]))
+
+
+def random_inputs(name):
+    rng = np.random.default_rng(20_000)
+    if name == "erf_inv":  # 300 microseconds an oracle value, and no point beyond 1
+        return both_signs(rng.integers(TINY, 0x3F800000, 2_000, np.uint32))
+    anywhere = rng.integers(0, 2**32, 10_000, np.uint32)
+    moderate = rng.integers(0x30000000, 0x43000000, 5_000, np.uint32)
+    return np.concatenate([canonical_inputs(anywhere), both_signs(moderate)])
+
+
+def digest_inputs():
+    """2**16 canonical inputs spread over all bit patterns."""
+    return canonical_inputs(np.arange(2**16, dtype=np.uint32) * np.uint32(0xFFF1))
+
+
+def misrounded(name, xs):
+    got, want = compiled(name, xs), oracle(name, xs)
+    return [
+        f"{name}({x:#010x}): expected {w:#010x}, received {g:#010x}"
+        for x, g, w in zip(xs, got, want, strict=True)
+        if g != w
+    ]
+
+
+@each_function
+def test_hard_inputs(name):
+    assert misrounded(name, both_signs(hard_inputs(name))) == []
+
+
+@each_function
+def test_boundaries(name):
+    assert misrounded(name, edge_inputs(name)) == []
+
+
+@each_function
+def test_random_inputs(name):
+    assert misrounded(name, random_inputs(name)) == []
+
+
+@each_function
+def test_special_values(name):
+    specials = CASES[name].specials
+    xs = np.array(list(specials), np.float32).view(np.uint32)
+    want = np.array(list(specials.values()), np.float32)
+    want = np.where(np.isnan(want), np.uint32(NAN), want.view(np.uint32))
+    assert compiled(name, xs).tolist() == want.tolist()
+
+
+@each_function
+def test_any_nan_gives_nan(name):
+    xs = np.array([NAN, 0xFFC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)
+    assert compiled(name, xs).tolist() == [NAN] * 4
+
+
+@each_function
+def test_digest(name):
+    results = compiled(name, digest_inputs()).astype("<u4")
+    assert hashlib.sha256(results.tobytes()).hexdigest() == CASES[name].digest
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "erf"])
+def test_coefficients_can_be_regenerated(name):
+    source = Path(module(name).__file__).read_text()
+    for polynomial in generate.FUNCTIONS[name]():
+        assert generate.block(polynomial) in source
+
+
+@pytest.mark.parametrize("name", ["log", "logistic", "erf"])
+def test_control_without_rounding_to_odd_hard_inputs_fail(name, monkeypatch):
+    monkeypatch.setattr(canonical, "round_to_odd", lambda hi, lo: hi)
+    assert misrounded(name, hard_inputs(name))
+
+
+# Contraction: a compiler may turn any float64 product that feeds an add or subtract into
+# a fused multiply-add.  An interpreter of the body's jaxpr does so at chosen sites.
+
+
+def _two_sum(a, b):
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _two_product(a, b):
+    def halves(v):  # Veltkamp
+        high = v * 134217729.0
+        high = high - (high - v)
+        return high, v - high
+
+    p, (ah, al), (bh, bl) = a * b, halves(a), halves(b)
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+def fma(a, b, c):
+    """Fused multiply-add by rounding to odd (Boldo and Melquiond 2008), NumPy float64."""
+    uh, ul = _two_product(a, b)
+    th, tl = _two_sum(c, ul)
+    vh, vl = _two_sum(uh, th)
+    z, e = _two_sum(tl, vl)
+    i = z.view(np.int64)
+    odd = (i - ((e.view(np.int64) ^ i) >> 63 & 1)) | 1
+    y = vh + np.where(e != 0, odd, i).view(np.float64)
+    return np.where(np.isfinite(y), y, a * b + c)
+
+
+def interpret(jaxpr, consts, args, contract):
+    """Evaluate; ``contract(n)`` says which of n products to fuse into a sum, 0 for none."""
+    values, products = dict(zip(jaxpr.constvars, consts, strict=True)), {}
+    values |= dict(zip(jaxpr.invars, args, strict=True))
+    for eqn in jaxpr.eqns:
+        ins = [np.asarray(v.val if hasattr(v, "val") else values[v]) for v in eqn.invars]
+        name, out = eqn.primitive.name, eqn.outvars[0]
+        if name in ("jit", "pjit"):
+            inner = eqn.params["jaxpr"]
+            values |= zip(
+                eqn.outvars, interpret(inner.jaxpr, inner.consts, ins, contract), strict=True
+            )
+            continue
+        fusible = []
+        if name in ("add", "sub") and out.aval.dtype == np.float64:
+            sign = -1.0 if name == "sub" else 1.0
+            left, right = (None if hasattr(v, "val") else products.get(v) for v in eqn.invars)
+            if left:
+                fusible.append((*left, sign * ins[1]))
+            if right:
+                fusible.append((sign * right[0], right[1], ins[0]))
+        chosen = contract(len(fusible)) if fusible else 0
+        if chosen:
+            values[out] = fma(*fusible[chosen - 1])
+            continue
+        values[out] = np.asarray(eqn.primitive.bind(*map(jax.numpy.asarray, ins), **eqn.params))
+        if name == "mul" and out.aval.dtype == np.float64:
+            products[out] = ins
+    return [values[v] for v in jaxpr.outvars]
+
+
+@each_function
+def test_contraction_does_not_matter(name):
+    xs = both_signs(hard_inputs(name))
+    want, choices = compiled(name, xs), []
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        traced = jax.make_jaxpr(module(name).body)(xs.view(np.float32))
+
+        def run(contract):
+            (ys,) = interpret(traced.jaxpr, traced.consts, [xs.view(np.float32)], contract)
+            return np.where(np.isnan(ys), np.uint32(NAN), ys.view(np.uint32)).tolist()
+
+        assert run(lambda n: choices.append(n) or 0) == want.tolist()
+        rng = np.random.default_rng(0)
+        every = np.array(choices)
+        each = np.diag(every)
+        patterns = [
+            every,
+            every.clip(max=1),
+            *each,
+            *(every - each),
+            *rng.integers(0, every + 1, (20, len(every))),
+        ]
+        for pattern in patterns:
+            assert run(lambda n, chosen=iter(pattern): next(chosen)) == want.tolist(), pattern
