@@ -12,3 +12,6 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     reduce,
     scatter,
 )
+
+#: The version of the contract (docs/numerics.md) that the bits obey.
+CONTRACT_VERSION = 1

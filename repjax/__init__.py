@@ -8,6 +8,7 @@
 
 from repjax._version import __version__ as __version__
 from repjax.config import enabled as enabled
+from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
 from repjax.primitives.interpret import RefusedError as RefusedError
 from repjax import lax as lax
 from repjax import nn as nn

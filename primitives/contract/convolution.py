@@ -16,6 +16,9 @@ from jax import lax
 from repjax.primitives.contract.sequential import chain_of_groups, check_float32
 from repjax.primitives.reduce.window import gather_windows, output_size, pad_dilated
 
+# The most patch elements to hold at a time: 64 MiB, more only for a single example.
+_PATCHES = 1 << 24
+
 
 def conv_general_dilated_body(
     lhs,
@@ -61,26 +64,46 @@ def conv_general_dilated_body(
     groups = feature_group_count * batch_group_count  # one of the two is 1
     shape = [groups, outs // groups, batch, *out_spatial]
 
-    if math.prod(shape) == 0 or rhs.size == 0:
+    k = features * math.prod(window)
+
+    def chains(lhs):
+        patches = _patches(lhs, groups, features, window, window_strides, rhs_dilation)
+        kernel = lax.reshape(rhs, [groups, outs // groups, k])
+        return chain_of_groups(lax.transpose(kernel, [2, 0, 1]), patches)
+
+    if 0 in (*shape, k):
         out = lax.full(shape, 0, np.float32)
     else:
-        patches = _patches(lhs, groups, batch, features, window, window_strides, rhs_dilation)
-        kernel = lax.reshape(rhs, [groups, outs // groups, features * math.prod(window)])
-        out = chain_of_groups(lax.transpose(kernel, [2, 0, 1]), patches)
+        n = _pieces(batch, k * groups * math.prod(out_spatial))
+        lhs = lax.reshape(lhs, [batch_group_count, n, batch // n, *lhs.shape[1:]])
+        lhs = lax.transpose(lhs, [1, 0, *range(2, lhs.ndim)])
+        if n == 1:
+            out = chains(lax.squeeze(lhs, [0]))
+        else:
+            out = lax.transpose(lax.map(chains, lhs), [1, 2, 0, 3])
     # [groups, outs of a group, batch, *spatial] -> [batch, outs, *spatial] -> as specified
     out = lax.transpose(lax.reshape(out, shape), [2, 0, 1, *range(3, len(shape))])
     out = lax.reshape(out, [batch, outs, *out_spatial])
     return lax.transpose(out, [out_spec.index(d) for d in range(len(out_spec))])
 
 
-def _patches(lhs, groups, batch, features, window, strides, dilation):
-    """The operands of all chains, ``[features * window, groups, batch * outputs]``."""
+def _pieces(batch: int, patch: int) -> int:
+    """Into how many equal pieces to cut a batch of patches of ``patch`` elements."""
+    most = max(1, _PATCHES // patch)
+    return next(n for n in range(1, batch + 1) if batch % n == 0 and batch // n <= most)
+
+
+def _patches(lhs, groups, features, window, strides, dilation):
+    """The operands of all chains, ``[features * window, groups, batch * outputs]``.
+
+    ``lhs`` is ``[batch groups, batch, feature groups * features, *spatial]``.
+    """
     n = len(window)
-    ones = [1, 1]
-    # [1, 1, *window, batches, features, *outputs]: a window of one in the first two
+    ones = [1] * 3
+    # [1, 1, 1, *window, batch groups, batch, feature groups * features, *outputs]
     x = gather_windows(lhs, [*ones, *window], [*ones, *strides], [*ones, *dilation])
-    out_spatial = x.shape[n + 4 :]
-    feature_groups, batch_groups = lhs.shape[1] // features, lhs.shape[0] // batch
+    batch_groups, batch, all_features, *out_spatial = x.shape[n + 3 :]
+    feature_groups = all_features // features
     x = lax.reshape(x, [*window, batch_groups, batch, feature_groups, features, *out_spatial])
     x = lax.transpose(x, [n + 3, *range(n), n, n + 2, n + 1, *range(n + 4, x.ndim)])
     return lax.reshape(x, [features * math.prod(window), groups, batch * math.prod(out_spatial)])

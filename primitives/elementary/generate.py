@@ -14,6 +14,7 @@ second, finer grid.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 
@@ -42,7 +43,7 @@ def _grid(p: Polynomial, size: int):
 
 
 def _evaluate(coefficients, x):
-    return mpmath.polyval(coefficients[::-1], x)
+    return functools.reduce(lambda y, c: y * x + c, reversed(coefficients))
 
 
 def _extrema(errors):

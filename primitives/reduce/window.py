@@ -248,7 +248,7 @@ def select_and_scatter_add_body(
         strides.append(stride)
     owner = pad_dilated(_repeat(selected, strides), -1, margins, ones)
     value = pad_dilated(_repeat(source, strides), 0, margins, ones)
-    shifts = np.indices(overlap, np.int32).reshape(len(overlap), -1).T * np.int32(strides)
+    shifts = np.array(list(np.ndindex(*overlap)), np.int32) * np.int32(strides)
 
     def add(j, total):
         start = shifts[j] if isinstance(j, int) else lax.dynamic_index_in_dim(shifts, j, 0, False)

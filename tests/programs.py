@@ -1,0 +1,290 @@
+"""Programs whose bits are goldens: the same on every machine, setting and version.
+
+    python tests/programs.py [NAME ...]     print the digests as JSON
+    python tests/programs.py --write        write tests/goldens.json
+
+Each program is a function without arguments that returns a tree of arrays.  The goldens may
+change only together with the contract's version (docs/numerics.md); a program that is only
+another way to the same bits states whose they are in ``SAME_AS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+
+import flax.linen
+import jax
+import numpy as np
+import optax
+from jax import lax
+
+import repjax
+from repjax.models import LeNet1, LeNet5
+
+GOLDENS = pathlib.Path(__file__).with_name("goldens.json")
+
+
+def patterns(count: int, seed: int) -> np.ndarray:
+    """Float32 of random bits (every class of value), with the special values in front."""
+    special = [0, 0x80000000, 1, 0x007FFFFF, 0x00800000, 0x00800001, 0x3F800000, 0xBF800000]
+    special += [0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F812345]
+    words = np.asarray(jax.random.bits(jax.random.key(seed), (count,), "uint32")).copy()
+    words[: len(special)] = special
+    return words.view(np.float32)
+
+
+def values(shape, seed: int) -> jax.Array:
+    """Float32 in [-1, 1): integers scaled by a power of two, so exact everywhere."""
+    words = np.asarray(jax.random.bits(jax.random.key(seed), shape, "uint32"))
+    return jax.numpy.asarray(words.astype(np.int32).astype(np.float64).astype(np.float32) / 2.0**31)
+
+
+def arithmetic():
+    x, y, z = (patterns(4096, seed) for seed in range(3))
+    near = (x.view(np.uint32) ^ np.uint32(0x0055AA33)).view(np.float32)  # close to x: cancels
+    rl = repjax.lax
+    return {
+        "add": rl.add(x, y),
+        "add_near": rl.sub(x, near),
+        "mul": rl.mul(x, y),
+        "div": rl.div(x, y),
+        "neg": rl.neg(x),
+        "sqrt": rl.sqrt(x),
+        "rsqrt": rl.rsqrt(x),
+        "reciprocal": rl.reciprocal(x),
+        "square": rl.square(x),
+        "cube": rl.integer_pow(x, 3),
+        "pow": rl.pow(x, np.arange(4096, dtype=np.int32) % 41 - 20),
+        "fma": rl.fma(x, y, z),
+        "max": rl.max(x, y),
+        "min": rl.min(x, y),
+        "to_int": rl.convert_element_type(x, np.int32),
+        "from_int": rl.convert_element_type(x.view(np.int32), np.float32),
+        "to_float16": rl.convert_element_type(x, np.float16).view(np.uint16),
+        "to_bfloat16": rl.convert_element_type(x, jax.numpy.bfloat16).view(np.uint16),
+    }
+
+
+def elementary():
+    inputs = np.concatenate([patterns(4096, 3), np.asarray(values((4096,), 4)) * 20])
+    names = ("exp", "expm1", "log", "log1p", "tanh", "logistic")
+    return {name: getattr(repjax.lax, name)(inputs) for name in names}
+
+
+def reductions():
+    x = values((37, 5, 53), 5) * np.float32(1000)
+    sums = {
+        f"{order} {axes}": repjax.lax.reduce_sum(x, axes, accumulation=order)
+        for order in ("pairwise", "sequential")
+        for axes in ((), (0,), (2,), (0, 2), (0, 1, 2))
+    }
+    statistics = {
+        "mean": repjax.numpy.mean(x, axis=1),
+        "var": repjax.numpy.var(x, axis=(0, 2)),
+        "argmax": repjax.numpy.argmax(x, axis=2),
+        "logsumexp": repjax.nn.logsumexp(x, axis=-1),
+        "softmax": repjax.nn.softmax(x),
+    }
+    segments = np.asarray(jax.random.bits(jax.random.key(6), (37,), "uint32") % 7).astype(np.int32)
+    segment_sum = repjax.reproducible(jax.ops.segment_sum, static_argnames="num_segments")
+    return {**sums, **statistics, "segment_sum": segment_sum(x, segments, num_segments=7)}
+
+
+def contractions():
+    a, b = values((9, 33), 7), values((33, 21), 8)
+    images, kernel = values((3, 11, 10, 4), 9), values((3, 3, 2, 6), 10)
+
+    def convolution(images, kernel):
+        return repjax.lax.conv_general_dilated(
+            images,
+            kernel,
+            (2, 1),
+            [(1, 0), (-1, 2)],
+            rhs_dilation=(1, 2),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=2,
+        )
+
+    out, pullback = jax.vjp(convolution, images, kernel)
+    tiny = patterns(2 * 33 * 17, 11).reshape(2, 33, 17)
+    return {
+        "dot": repjax.lax.dot(a, b),
+        "batched": repjax.lax.dot_general(tiny, tiny, (((1,), (1,)), ((0,), (0,)))),
+        "conv": out,
+        "conv_gradients": pullback(values(out.shape, 12)),
+    }
+
+
+def pooling():
+    images = values((2, 9, 8, 3), 13)
+
+    def pools(x):
+        return (
+            repjax.nn.max_pool(x, (3, 3), (2, 2), "SAME"),
+            repjax.nn.avg_pool(x, (3, 2), (2, 1), "SAME"),
+        )
+
+    out, pullback = jax.vjp(pools, images)
+    return out, pullback(jax.tree.map(lambda x: values(x.shape, 14), out))
+
+
+# --- training -------------------------------------------------------------------------
+
+_STEPS = 3
+
+
+def _train(wrap, *, layers=flax.linen, optimizer, loss=None, apply=None, steps=_STEPS, place=None):
+    """Parameters and losses of a few steps of LeNet-5 on fixed images, from its own init."""
+    images, labels = values((16, 32, 32, 1), 15), np.arange(16, dtype=np.int32) % 10
+    if place is not None:
+        images, labels = place(images), place(labels)
+    model = LeNet5(layers=layers)
+    loss = loss or optax.softmax_cross_entropy_with_integer_labels
+    apply = apply or optax.apply_updates
+
+    def init(key):
+        params = model.init(key, images[:1])
+        return params, optimizer.init(params)
+
+    def step(params, state, images, labels):
+        def mean_loss(params):
+            return loss(model.apply(params, images), labels).mean()
+
+        value, gradient = jax.value_and_grad(mean_loss)(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return apply(params, updates), state, value
+
+    params, state = wrap(init)(jax.random.key(16))
+    step = wrap(step)
+    losses = []
+    for _ in range(steps):
+        params, state, value = step(params, state, images, labels)
+        losses.append(value)
+    return params, losses
+
+
+def _momentum():
+    return optax.sgd(0.05, momentum=0.9)
+
+
+def train_sgd():
+    return _train(repjax.reproducible, optimizer=_momentum())
+
+
+def train_adam():
+    return _train(repjax.reproducible, optimizer=optax.adam(1e-2))
+
+
+def train_sgd_switch():
+    with repjax.enabled():
+        return _train(jax.jit, optimizer=_momentum())
+
+
+def train_sgd_explicit():
+    return _train(
+        jax.jit,
+        layers=repjax.nn,
+        optimizer=repjax.optim.reproducible(_momentum()),
+        loss=repjax.nn.softmax_cross_entropy_with_integer_labels,
+        apply=repjax.optim.apply_updates,
+    )
+
+
+def train_sgd_sharded():
+    """The batch is split over all devices there are."""
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    batch = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    return _train(
+        repjax.reproducible, optimizer=_momentum(), place=lambda x: jax.device_put(x, batch)
+    )
+
+
+def train_one_step():
+    return _train(repjax.reproducible, optimizer=_momentum(), steps=1)
+
+
+def train_one_step_eager():
+    """Operation by operation: nothing is jitted but what JAX jits itself."""
+    with repjax.enabled():
+        return _train(lambda f: f, optimizer=_momentum(), steps=1)
+
+
+def scanned():
+    """A scan over training steps of a small model, with max pooling, tanh and remat."""
+    model = LeNet1(pool="max")
+    images, labels = values((6, 4, 28, 28, 1), 17), np.arange(24, dtype=np.int32).reshape(6, 4) % 10
+
+    @repjax.reproducible
+    def train(key):
+        params = model.init(key, images[0])
+
+        @jax.checkpoint
+        def mean_loss(params, x, y):
+            one_hot = jax.nn.one_hot(y, 10)
+            return optax.softmax_cross_entropy(model.apply(params, x), one_hot).mean()
+
+        def step(params, batch):
+            value, gradient = jax.value_and_grad(mean_loss)(params, *batch)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+        return lax.scan(step, params, (images, labels))
+
+    return train(jax.random.key(18))
+
+
+PROGRAMS = {
+    f.__name__: f
+    for f in (
+        arithmetic,
+        elementary,
+        reductions,
+        contractions,
+        pooling,
+        train_sgd,
+        train_adam,
+        train_sgd_switch,
+        train_sgd_explicit,
+        train_sgd_sharded,
+        train_one_step,
+        train_one_step_eager,
+        scanned,
+    )
+}
+SAME_AS = {
+    "train_sgd_switch": "train_sgd",
+    "train_sgd_explicit": "train_sgd",
+    "train_sgd_sharded": "train_sgd",
+    "train_one_step_eager": "train_one_step",
+}
+
+
+def golden(name: str) -> str:
+    """The digest that the program must have."""
+    goldens = json.loads(GOLDENS.read_text())
+    if goldens["contract"] != repjax.CONTRACT_VERSION:
+        raise ValueError(
+            f"{GOLDENS.name}: expected goldens of contract {repjax.CONTRACT_VERSION}, received "
+            f"contract {goldens['contract']}; write them anew and say so under Bits changed"
+        )
+    return goldens["digests"][SAME_AS.get(name, name)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", help="programs to run; all without it")
+    parser.add_argument("--write", action="store_true", help=f"write {GOLDENS.name}")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(PROGRAMS):
+        parser.error(f"expected programs among {list(PROGRAMS)}, received {sorted(unknown)}")
+    names = arguments.names or [n for n in PROGRAMS if not (arguments.write and n in SAME_AS)]
+    digests = {name: repjax.digest(PROGRAMS[name]()) for name in names}
+    if arguments.write:
+        goldens = {"contract": repjax.CONTRACT_VERSION, "digests": digests}
+        GOLDENS.write_text(json.dumps(goldens, indent=2) + "\n")
+    print(json.dumps(digests, indent=2))
+
+
+if __name__ == "__main__":
+    main()
