@@ -229,16 +229,20 @@ plain_rule("round", _flushed["round"], keep=("rounding_method",))
 # --- conversions ----------------------------------------------------------------------
 
 
-def _integer_to_float(x, dtype):
+def _integer_to_float32(x, sticky: bool):
+    """Rounded to nearest even or, where another rounding follows, to odd."""
     if x.dtype == np.bool_:
         # On the bits: a converted mask times x would become a select, and lose NaN and -0.
-        f = canonical.FORMATS[np.dtype(dtype)]
-        one = int(np.ones((), dtype).view(f.int_dtype))
-        i = lax.select(x, lax.full(x.shape, one, f.int_dtype), lax.full(x.shape, 0, f.int_dtype))
-        return canonical.from_bits(i, dtype)
-    if x.dtype.itemsize <= 4:
-        x = lax.convert_element_type(x, np.float64)  # exact
-    return canonical.guard(lax.convert_element_type(x, dtype))
+        i = lax.convert_element_type(x, np.int32) * np.int32(0x3F800000)
+        return canonical.from_bits(i, np.float32)
+    wide = lax.convert_element_type(x, np.float64)  # exact up to 32 bits
+    if sticky:
+        i = canonical.bits(wide)
+        lost = lax.convert_element_type((i & 0x1FFFFFFF) != 0, np.int64)
+        wide = canonical.from_bits((i & ~0x1FFFFFFF) | (lost << 29), np.float64)
+    elif x.dtype.itemsize > 4:
+        return canonical.guard(lax.convert_element_type(x, np.float32))
+    return canonical.to_float32(wide)
 
 
 def _float_to_integer(x, dtype):
@@ -255,13 +259,51 @@ def _float_to_integer(x, dtype):
     return lax.select(below, lax.full_like(result, info.min), result)
 
 
-def _convert(x, *, new_dtype):
-    from_float, to_float = (
-        jax.dtypes.issubdtype(d, np.floating) for d in (x.dtype, new_dtype)
+def _widen(x):
+    """float16 or bfloat16 to float32: exact, on the bits (not every CPU code has the former)."""
+    f = canonical.format_of(x)
+    i = lax.convert_element_type(canonical.bits(x), np.int32)
+    magnitude = i & f.magnitude
+    shift = 23 - f.mantissa_bits
+    rebias = (127 - f.bias) << 23
+    wide = lax.select(
+        magnitude >= f.infinity,
+        (magnitude << shift) | 0x7F800000,
+        (magnitude << shift) + rebias,
     )
-    if from_float and to_float:
-        return canonical.guard(lax.convert_element_type(x, new_dtype))
-    return _float_to_integer(x, new_dtype) if from_float else _integer_to_float(x, new_dtype)
+    wide = lax.select(magnitude == 0, lax.full_like(i, 0), wide)
+    return canonical.from_bits(wide | (i & np.int32(-0x80000000)), np.float32)
+
+
+def _narrow(x, dtype):
+    """float32 to float16 or bfloat16: rounded to nearest even on the bits, then canonical."""
+    f = canonical.FORMATS[np.dtype(dtype)]
+    i = canonical.bits(x)
+    magnitude = i & 0x7FFFFFFF
+    shift = 23 - f.mantissa_bits
+    rebias = (127 - f.bias) << 23
+    odd = lax.shift_right_logical(magnitude, np.int32(shift)) & 1
+    rounded = lax.shift_right_logical(
+        magnitude - rebias + ((1 << (shift - 1)) - 1) + odd, np.int32(shift)
+    )
+    rounded = lax.min(rounded, np.int32(f.infinity))
+    rounded = lax.select(magnitude > 0x7F800000, lax.full_like(i, f.nan), rounded)
+    # Not after rounding alone: what is too small for the format wraps around above.
+    tiny = (magnitude <= rebias) | (rounded <= f.tiny)
+    sign = lax.shift_right_logical(i, np.int32(31)) << (16 - 1)
+    narrow = lax.select(tiny, lax.full_like(i, 0), rounded | sign)
+    return canonical.from_bits(lax.convert_element_type(narrow, np.int16), dtype)
+
+
+def _convert(x, *, new_dtype):
+    from_float, to_float = (jax.dtypes.issubdtype(d, np.floating) for d in (x.dtype, new_dtype))
+    if from_float and x.dtype != np.float32:
+        x = _widen(x)
+    if not from_float:
+        x = _integer_to_float32(x, sticky=new_dtype != np.float32)
+    if not to_float:
+        return _float_to_integer(x, new_dtype)
+    return x if new_dtype == np.float32 else _narrow(x, new_dtype)
 
 
 convert_p = define("convert_element_type", _convert, lax.convert_element_type)
@@ -280,6 +322,8 @@ def _convert_rule(context, operands, params):
             )
     if old == new:
         return bind_stock(context, operands)  # a change of weak type only
+    if old.itemsize > 4 and not is_inexact(jax.typeof(x)) and new.itemsize < 4:
+        raise RefusedError(f"conversion from {old} to {new} has no reproducible form; go by int32")
     return convert_p.bind(x, new_dtype=new)
 
 

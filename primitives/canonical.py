@@ -37,6 +37,8 @@ class Format:
 
     float_dtype: np.dtype
     int_dtype: np.dtype
+    mantissa_bits: int
+    bias: int
     magnitude: int  # mask of everything but the sign
     tiny: int  # the smallest normal number
     infinity: int
@@ -50,6 +52,8 @@ def _format(float_dtype, int_dtype, exponent_bits: int) -> Format:
     return Format(
         float_dtype=np.dtype(float_dtype),
         int_dtype=np.dtype(int_dtype),
+        mantissa_bits=mantissa_bits,
+        bias=(1 << (exponent_bits - 1)) - 1,
         magnitude=(1 << (width - 1)) - 1,
         tiny=1 << mantissa_bits,
         infinity=infinity,

@@ -19,7 +19,7 @@ _RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap ra
 _INTEGER = (
     "add add_any sub mul div rem neg square integer_pow pow mulhi population_count clz "
     "and or xor not shift_left shift_right_logical shift_right_arithmetic "
-    "convert_element_type bitcast_convert_type random_bits threefry2x32 "
+    "convert_element_type bitcast_convert_type random_bits threefry2x32 iota_2x32_shape "
     "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin "
     "cumsum cumprod cummax cummin reduce_window_sum reduce_window_max reduce_window_min top_k "
     "dot_general conv_general_dilated scatter scatter-add scatter-mul scatter-min scatter-max"

@@ -107,11 +107,12 @@ def canonical(x) -> np.ndarray:
     x = np.asarray(x)
     if not jax.dtypes.issubdtype(x.dtype, np.floating):
         return x
-    if x.dtype == np.float32:
-        x = flush(x)
-    else:
-        x = np.where(np.abs(x) < jax.numpy.finfo(x.dtype).tiny, np.zeros_like(x), x)
-    return np.where(np.isnan(x), np.full_like(x, np.nan), x)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        if x.dtype == np.float32:
+            x = flush(x)
+        else:
+            x = np.where(np.abs(x) < jax.numpy.finfo(x.dtype).tiny, np.zeros_like(x), x)
+        return np.where(np.isnan(x), np.full_like(x, np.nan), x)
 
 
 def patterns(n: int, seed: int = 0, dtype=np.float32) -> np.ndarray:

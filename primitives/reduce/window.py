@@ -93,29 +93,9 @@ def _values(keys, largest: bool):
     return canonical.from_bits(_flip(keys if largest else lax.bitwise_not(keys)), np.float32)
 
 
-def _extremum(
-    x,
-    largest,
-    *,
-    window_dimensions,
-    window_strides,
-    padding,
-    base_dilation,
-    window_dilation,
-):
-    # The key of the identity, -inf or +inf.
-    identity = np.int32(-0x7F800001)
-    keys = lax.reduce_window(
-        _keys(x, largest),
-        identity,
-        lax.max,
-        window_dimensions,
-        window_strides,
-        padding,
-        base_dilation,
-        window_dilation,
-    )
-    return _values(keys, largest)
+def _extremum(x, largest: bool, window):
+    identity = np.int32(-0x7F800001)  # the key of -inf, or for minima of +inf
+    return _values(lax.reduce_window(_keys(x, largest), identity, lax.max, **window), largest)
 
 
 def reduce_window_max_body(operand, **window):
@@ -123,7 +103,7 @@ def reduce_window_max_body(operand, **window):
 
     Padding and the holes of ``base_dilation`` are -inf.
     """
-    return _extremum(operand, True, **window)
+    return _extremum(operand, True, window)
 
 
 def reduce_window_min_body(operand, **window):
@@ -131,7 +111,7 @@ def reduce_window_min_body(operand, **window):
 
     Padding and the holes of ``base_dilation`` are +inf.
     """
-    return _extremum(operand, False, **window)
+    return _extremum(operand, False, window)
 
 
 def reduce_window_sum_body(
@@ -161,7 +141,7 @@ def reduce_window_sum_body(
     return terms[0]
 
 
-def _selected(operand, select_prim, window, strides, padding, base_dilation, window_dilation):
+def _selected(operand, select_prim, **window):
     """The flat index of the element of ``operand`` that each window selects, or -1 for none.
 
     The first in row-major order among equals, and the first NaN if there is one.  Padding
@@ -171,44 +151,18 @@ def _selected(operand, select_prim, window, strides, padding, base_dilation, win
     index = lax.reshape(lax.iota(np.int64, operand.size), operand.shape)
     # One integer for both: the largest has the largest key, and of those the first index.
     packed = (key << np.int64(32)) | (index ^ np.int64(0xFFFFFFFF))
-    packed = lax.reduce_window(
-        packed,
-        np.int64(np.iinfo(np.int64).min),
-        lax.max,
-        window,
-        strides,
-        padding,
-        base_dilation,
-        window_dilation,
-    )
+    none = np.int64(np.iinfo(np.int64).min)
+    packed = lax.reduce_window(packed, none, lax.max, **window)
     return lax.convert_element_type(lax.bitwise_not(packed), np.int32)
 
 
-def select_and_gather_add_body(
-    tangents,
-    operand,
-    *,
-    select_prim,
-    window_dimensions,
-    window_strides,
-    padding,
-    base_dilation,
-    window_dilation,
-):
+def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
     """The tangent at the element that each window of ``operand`` selects; no arithmetic.
 
     ``select_prim`` is ``lax.ge_p`` (maximum) or ``lax.le_p``.  Selected is the first in
     row-major order among equals, or the first NaN; where a window holds only padding, +0.
     """
-    selected = _selected(
-        operand,
-        select_prim,
-        window_dimensions,
-        window_strides,
-        padding,
-        base_dilation,
-        window_dilation,
-    )
+    selected = _selected(operand, select_prim, **window)
     none = lax.lt(selected, lax.full_like(selected, 0))
     if tangents.size == 0:
         return lax.full(selected.shape, 0, tangents.dtype)
@@ -228,9 +182,12 @@ def select_and_scatter_add_body(
     Selected is as in :func:`select_and_gather_add_body`.  What several windows add to one
     element is summed in row-major order of the windows, from +0, each sum canonical.
     """
-    ones = [1] * operand.ndim
     selected = _selected(
-        operand, select_prim, window_dimensions, window_strides, padding, ones, ones
+        operand,
+        select_prim,
+        window_dimensions=window_dimensions,
+        window_strides=window_strides,
+        padding=padding,
     )
     index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
 
@@ -246,6 +203,7 @@ def select_and_scatter_add_body(
         overlap.append(1 if windows == 1 else -(-window // stride))
         margins.append(((overlap[-1] - 1) * stride - low, low + size - windows * stride))
         strides.append(stride)
+    ones = [1] * operand.ndim
     owner = pad_dilated(_repeat(selected, strides), -1, margins, ones)
     value = pad_dilated(_repeat(source, strides), 0, margins, ones)
     shifts = np.array(list(np.ndindex(*overlap)), np.int32) * np.int32(strides)
