@@ -169,6 +169,8 @@ one_minus_square_p = define(
     lambda x: lax.sub(lax.full_like(x, 1), lax.square(x)),
     jvp=_one_minus_square_jvp,
 )
+# Elementwise: batching by the stock function would round twice.
+batching.defvectorized(one_minus_square_p)
 
 # --- rules ----------------------------------------------------------------------------
 

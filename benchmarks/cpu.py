@@ -1,0 +1,193 @@
+"""How long repjax takes, as a ratio to plain JAX in the same run.
+
+    python benchmarks/cpu.py [--quick] [--only PREFIX] [--output benchmarks/results/NAME]
+
+Plain JAX and repjax run the same compiled function alternately; each figure is the minimum
+over the repetitions, which is what a quiet machine would show.  Prints a Markdown table and,
+with --output, writes NAME.md and NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import time
+
+import flax
+import flax.linen
+import jax
+import jaxlib
+import numpy as np
+import optax
+from jax import lax
+
+import repjax
+from repjax.models import LeNet5
+
+
+def values(shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def elementwise_cases(sizes):
+    functions = {
+        "add": lambda x: x + 1.5 * jax.numpy.roll(x, 1),
+        "div": lambda x: 1.5 / x,
+        "sqrt": lambda x: lax.sqrt(lax.abs(x)),
+        "exp": lax.exp,
+        "expm1": lax.expm1,
+        "log": lambda x: lax.log(lax.abs(x)),
+        "log1p": lambda x: lax.log1p(lax.abs(x)),
+        "tanh": lax.tanh,
+        "logistic": lax.logistic,
+    }
+    for n in sizes:
+        for name, function in functions.items():
+            yield f"elementwise {name} [{n}]", function, (values((n,)),)
+
+
+def reduction_cases(sizes):
+    for n in sizes:
+        x = values((n // 1024, 1024))
+        yield f"reduce_sum rows [{n // 1024}x1024]", lambda x: x.sum(1), (x,)
+        yield f"reduce_sum columns [{n // 1024}x1024]", lambda x: x.sum(0), (x,)
+        yield f"softmax rows [{n // 1024}x1024]", jax.nn.softmax, (x,)
+
+
+def contraction_cases(quick):
+    sizes = [(64, 400, 120), (64, 784, 512), (256, 784, 1000)]
+    for m, k, n in sizes if quick else [*sizes, (1024, 1024, 1024)]:
+        yield f"dot {m}x{k}x{n}", lax.dot, (values((m, k)), values((k, n), 1))
+    yield (
+        "batched dot 32x[64x64x64]",
+        lambda a, b: lax.batch_matmul(a, b),
+        (values((32, 64, 64)), values((32, 64, 64), 1)),
+    )
+    images, kernel = values((64, 14, 14, 6)), values((5, 5, 6, 16), 1)
+
+    def convolution(images, kernel):
+        return lax.conv_general_dilated(
+            images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def gradient(argument):
+        return lambda x, k, g: jax.vjp(convolution, x, k)[1](g)[argument]
+
+    cotangent = values((64, 10, 10, 16), 2)
+    yield "convolution 64x14x14x6, 5x5x16", convolution, (images, kernel)
+    yield "its input gradient", gradient(0), (images, kernel, cotangent)
+    yield "its kernel gradient", gradient(1), (images, kernel, cotangent)
+
+
+def training_cases():
+    images, labels = values((64, 32, 32, 1)), np.arange(64, dtype=np.int32) % 10
+    model = LeNet5(layers=flax.linen)
+    for name, optimizer in (("sgd", optax.sgd(0.1, momentum=0.9)), ("adam", optax.adam(1e-3))):
+
+        def step(params, state, images, labels, optimizer=optimizer):
+            def mean_loss(params):
+                logits = model.apply(params, images)
+                return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+            value, gradient = jax.value_and_grad(mean_loss)(params)
+            updates, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        params = jax.jit(model.init)(jax.random.key(0), images[:1])
+        state = optimizer.init(params)
+        yield f"LeNet-5 training step, batch 64, {name}", step, (params, state, images, labels)
+    yield "LeNet-5 inference, batch 64", model.apply, (params, images)
+
+
+def seconds(function, args) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(function(*args))
+    return time.perf_counter() - start
+
+
+def measure(function, args, repetitions: int) -> dict[str, float]:
+    """Compile and run times in seconds, and the ratio of the run times."""
+    contestants = {"plain": jax.jit(function), "repjax": repjax.reproducible(function)}
+    first = {name: seconds(f, args) for name, f in contestants.items()}
+    # Short functions are run many times within one measurement of the same length.
+    best = dict.fromkeys(contestants, float("inf"))
+    deadline = time.perf_counter() + 3
+    for repetition in range(repetitions):
+        for name, f in contestants.items():
+            best[name] = min(best[name], seconds(f, args))
+        if repetition >= 4 and time.perf_counter() > deadline:
+            break
+    return {
+        "plain_s": best["plain"],
+        "repjax_s": best["repjax"],
+        "ratio": best["repjax"] / best["plain"],
+        "plain_first_s": first["plain"],
+        "repjax_first_s": first["repjax"],
+    }
+
+
+def environment() -> dict[str, str]:
+    model = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [s for s in cpuinfo.read_text().splitlines() if s.startswith("model name")]
+        model = names[0].split(":")[1].strip() if names else model
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "device": str(jax.devices()[0].device_kind),
+        "cpu": f"{model}, {cpus} cores",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "flax": flax.__version__,
+        "repjax": repjax.__version__,
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def table(rows: dict[str, dict[str, float]], info: dict[str, str]) -> str:
+    lines = [f"{key}: {value}  " for key, value in info.items() if value]
+    lines += ["", "| case | plain, ms | repjax, ms | ratio | first call: plain, s | repjax, s |"]
+    lines += ["|---|---:|---:|---:|---:|---:|"]
+    for name, row in rows.items():
+        lines.append(
+            f"| {name} | {row['plain_s'] * 1e3:.3f} | {row['repjax_s'] * 1e3:.3f} "
+            f"| {row['ratio']:.2f} | {row['plain_first_s']:.2f} | {row['repjax_first_s']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, few repetitions")
+    parser.add_argument("--only", default="", help="run the cases whose name starts so")
+    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and OUTPUT.json")
+    arguments = parser.parse_args()
+
+    sizes = [2**16] if arguments.quick else [2**16, 2**24]
+    cases = [
+        *elementwise_cases(sizes),
+        *reduction_cases(sizes),
+        *contraction_cases(arguments.quick),
+        *training_cases(),
+    ]
+    rows = {}
+    for name, function, args in cases:
+        if name.startswith(arguments.only):
+            rows[name] = measure(function, args, 5 if arguments.quick else 50)
+            print(f"{name}: {rows[name]['ratio']:.2f}", flush=True)
+    info = environment()
+    print("\n" + table(rows, info))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.with_suffix(".md").write_text(table(rows, info))
+        arguments.output.with_suffix(".json").write_text(
+            json.dumps({"environment": info, "cases": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The goldens hold under every setting: instruction set, threads, devices, eager or jit.
+
+One machine stands for many: each case runs tests/programs.py in a process of its own.  That
+the cases differ at all is shown with plain JAX, whose bits follow the instruction set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+from programs import PROGRAMS, golden
+
+import repjax
+
+SCRIPT = pathlib.Path(__file__).with_name("programs.py")
+
+#: instruction set, CPUs, devices.
+SETTINGS = [("SSE4_2", 1, 1), ("AVX", 2, 8), ("AVX2", 1, 1), ("AVX512", 2, 8)]
+
+
+def _environment(isa: str, devices: int) -> dict[str, str]:
+    flags = f"--xla_cpu_max_isa={isa} --xla_force_host_platform_device_count={devices}"
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def _run(arguments: list[str], isa: str, cpus: int, devices: int) -> str:
+    def limit_cpus():
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
+
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        env=_environment(isa, devices),
+        preexec_fn=limit_cpus,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_this_process(name):
+    assert repjax.digest(PROGRAMS[name]()) == golden(name)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
+@pytest.mark.parametrize(("isa", "cpus", "devices"), SETTINGS)
+def test_setting(isa, cpus, devices):
+    names = [name for name in PROGRAMS if name != "train_one_step_eager"]  # slow, and done above
+    digests = json.loads(_run([str(SCRIPT), *names], isa, cpus, devices))
+    assert digests == {name: golden(name) for name in names}
+
+
+PLAIN = """
+import jax, numpy as np, repjax
+x, y, z = (np.asarray(jax.random.normal(jax.random.key(k), (4096,))) for k in range(3))
+x, y, z = ((v.view("uint32") & 0xffffff00).view("float32") for v in (x, y, z))
+print(repjax.digest(jax.jit(lambda x, y, z: x * y + z)(x, y, z)))
+"""
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
+def test_the_settings_are_different_machines():
+    """Negative control: plain JAX's multiply-add is fused at AVX2 and not at AVX."""
+    if "fma" not in pathlib.Path("/proc/cpuinfo").read_text().split():
+        pytest.skip("this CPU has no FMA instructions, so the settings do not differ in them")
+    with_fma, without = (_run(["-c", PLAIN], isa, 1, 1) for isa in ("AVX2", "AVX"))
+    assert with_fma != without
