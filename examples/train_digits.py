@@ -36,12 +36,13 @@ import jax
 import numpy as np
 import optax
 
+import repjax
 from repjax import checkpoint
 from repjax.models import LeNet1, LeNet4, LeNet5
-from repjax.verify import digest, hex_bits
+from repjax.verify import hex_bits
 
 MODELS = {"lenet1": LeNet1, "lenet4": LeNet4, "lenet5": LeNet5}
-LEARNING_RATES = {"sgd": 0.1, "adam": 0.002}
+LEARNING_RATES = {"sgd": 0.2, "adam": 0.003}
 EVALUATION_BATCH = 256
 
 
@@ -66,15 +67,15 @@ class Data(typing.NamedTuple):
     classes: int
 
     def images(self, split: Split, indices) -> np.ndarray:
-        """float32 images (count, height, width, 1) between 0 and 1."""
+        """float32 images (count, height, width, 1) between -1 (background) and 1."""
         return self.levels[split.pixels[indices]][..., np.newaxis]
 
 
 def load_digits(size: int) -> Data:
     """scikit-learn's 8x8 digits, every pixel repeated 3 or 4 times, centred in size x size.
 
-    Within each class, in the order of the file, every fifth digit is held out.  Levels are
-    integers from 0 to 16 and are divided by 16, which is exact.
+    Within each class, in the order of the file, every fifth digit is held out.  Pixels are
+    integers p from 0 to 16; their values p/8 - 1 are exact.
     """
     try:
         from sklearn import datasets
@@ -95,7 +96,7 @@ def load_digits(size: int) -> Data:
         name="scikit-learn's digits",
         train=Split(pixels[~held_out], labels[~held_out]),
         held_out=Split(pixels[held_out], labels[held_out]),
-        levels=np.arange(17, dtype=np.float32) / np.float32(16),
+        levels=np.arange(-8, 9).astype(np.float32) / np.float32(8),
         classes=10,
     )
 
@@ -103,8 +104,8 @@ def load_digits(size: int) -> Data:
 def load_idx(folder: pathlib.Path, size: int) -> Data:
     """A data set in MNIST's IDX format, centred in size x size.
 
-    Levels are integers from 0 to 255, divided by 255 in float32: NumPy's division is
-    IEEE 754's, correctly rounded, and so are the same 256 values everywhere.
+    Pixels are integers p from 0 to 255; their values (2p - 255)/255 are NumPy float32
+    divisions, which are IEEE 754's, correctly rounded: the same 256 values everywhere.
     """
     if not folder.is_dir():
         raise UserError(f"expected --data to be a folder with IDX files, received {folder}")
@@ -113,7 +114,7 @@ def load_idx(folder: pathlib.Path, size: int) -> Data:
         name=str(folder),
         train=train,
         held_out=held_out,
-        levels=np.arange(256, dtype=np.float32) / np.float32(255),
+        levels=np.arange(-255, 256, 2).astype(np.float32) / np.float32(255),
         classes=max(10, 1 + int(train.labels.max()), 1 + int(held_out.labels.max())),
     )
 
@@ -175,7 +176,7 @@ def read_idx(path: pathlib.Path, dimensions: int) -> np.ndarray:
 
 
 def center(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Images with a border of zeros that makes them size x size."""
+    """Images with a border of zeros, the background, that makes them size x size."""
     margins = [(size - n) // 2 for n in pixels.shape[1:]]
     borders = [
         (before, size - n - before) for before, n in zip(margins, pixels.shape[1:], strict=True)
@@ -201,6 +202,11 @@ def stock_cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
+def explicit_cross_entropy(logits, labels):
+    losses = repjax.nn.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return repjax.numpy.mean(losses)
+
+
 def make_mode(name: str) -> Mode:
     stock = Mode(
         layers=flax.linen,
@@ -212,13 +218,18 @@ def make_mode(name: str) -> Mode:
     )
     if name == "plain":
         return stock
-    import repjax
-
     if name == "reproducible":
         return stock._replace(compile=repjax.reproducible)
     if name == "switch":
         return stock._replace(scope=repjax.enabled)
-    raise NotImplementedError(name)
+    return Mode(
+        layers=repjax.nn,
+        compile=jax.jit,
+        scope=contextlib.nullcontext,
+        optimizer=repjax.optim.reproducible,
+        cross_entropy=explicit_cross_entropy,
+        apply_updates=repjax.optim.apply_updates,
+    )
 
 
 class Trainer:
@@ -320,7 +331,7 @@ def parse(argv) -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=pathlib.Path, metavar="DIR", help="a folder in MNIST's IDX format")
     add("--model", choices=MODELS, default="lenet5", help="network")
-    add("--activation", choices=("tanh", "relu"), default="tanh", help="squashing function")
+    add("--activation", choices=("tanh", "relu"), default="tanh", help="with relu, use adam")
     add("--pool", choices=("avg", "max"), default="avg", help="subsampling")
     add(
         "--mode",
@@ -408,7 +419,7 @@ def run(options) -> dict:
     data = load_idx(options.data, size) if options.data else load_digits(size)
     check_options(options, data)
     data = data._replace(train=Split(*(part[: options.limit] for part in data.train)))
-    data_digest = digest(data._asdict() | {"name": None})
+    data_digest = repjax.digest(data._asdict() | {"name": None})
     mode = make_mode(options.mode)
     model = network(
         classes=data.classes,
@@ -468,8 +479,8 @@ def run(options) -> dict:
         if len(members):
             print(f"class {label}: accuracy {percentage(*per_class[-1])}")
     print(f"held out: accuracy {percentage(int(correct.sum()), len(correct))}")
-    print(f"logits {digest(logits)}")
-    result = digest(state["params"])
+    print(f"logits {repjax.digest(logits)}")
+    result = repjax.digest(state["params"])
     print(f"digest {result}", flush=True)
     return {
         "settings": settings,
@@ -479,7 +490,7 @@ def run(options) -> dict:
         "correct": int(correct.sum()),
         "held_out": len(correct),
         "per_class": per_class,
-        "logits": digest(logits),
+        "logits": repjax.digest(logits),
         "digest": result,
         "jax": jax.__version__,
         "platform": jax.default_backend(),

@@ -136,9 +136,7 @@ def _jvp(primitive, stock, explicit, primals, tangents, **params):
 
         return jax.jvp(partially, tuple(constants[i] for i in nonzero), directions)
 
-    result, tangent = _interpret(
-        pushforward, params, *primals, *(tangents[i] for i in nonzero)
-    )
+    result, tangent = _interpret(pushforward, params, *primals, *(tangents[i] for i in nonzero))
     return result, tangent
 
 

@@ -60,7 +60,9 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
     field = lax.shift_right_logical(i & 0x7FFFFFFF, np.int32(23))
     finite = field < 0xFF
     zeros = lax.full(operand.shape, 0, np.int32)
-    high = lax.select(canonical.is_nan(updates), lax.full_like(i, _NAN), lax.full_like(i, _INFINITE))
+    high = lax.select(
+        canonical.is_nan(updates), lax.full_like(i, _NAN), lax.full_like(i, _INFINITE)
+    )
     positive = (i > 0) | canonical.is_nan(updates)
     high = lax.select(finite, field, lax.select(positive, high, lax.full_like(i, 0)))
     low = lax.convert_element_type((~finite) & (~positive), np.int32)

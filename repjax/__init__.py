@@ -6,13 +6,13 @@
 * :func:`digest` names the exact bits of a tree of arrays.
 """
 
-from repjax._version import __version__ as __version__
-from repjax.config import enabled as enabled
-from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
-from repjax.primitives.interpret import RefusedError as RefusedError
 from repjax import lax as lax
 from repjax import nn as nn
 from repjax import numpy as numpy
 from repjax import optim as optim
+from repjax._version import __version__ as __version__
+from repjax.config import enabled as enabled
+from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
+from repjax.primitives.interpret import RefusedError as RefusedError
 from repjax.reproducible import reproducible as reproducible
 from repjax.verify.digest import digest as digest

@@ -21,7 +21,9 @@ from repjax.rules import match_types
 from repjax.tracing import trace
 
 
-def explicit(function: Callable[..., Any], *, accumulation: str | None = None) -> Callable[..., Any]:
+def explicit(
+    function: Callable[..., Any], *, accumulation: str | None = None
+) -> Callable[..., Any]:
     """A reproducible, differentiable twin of a function of arrays.
 
     JAX and NumPy arrays among the arguments are its operands; anything else is static.

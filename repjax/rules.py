@@ -62,9 +62,9 @@ def _rewritten(context: Context, jaxpr):
     inner, _ = open_jaxpr(jaxpr)
     avals = [v.aval for v in inner.invars]
     results = [v.aval for v in inner.outvars]
-    return jax.make_jaxpr(
-        lambda *xs: match_types(interpret_closed(context, jaxpr, xs), results)
-    )(*map(as_struct, avals))
+    return jax.make_jaxpr(lambda *xs: match_types(interpret_closed(context, jaxpr, xs), results))(
+        *map(as_struct, avals)
+    )
 
 
 def as_struct(aval) -> jax.ShapeDtypeStruct:

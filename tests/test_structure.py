@@ -77,11 +77,9 @@ def test_wheel_holds_every_package(tmp_path):
     # A copy, because setuptools leaves a build folder whose old files would be held too.
     copy = tmp_path / "tree"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
+    wheel_command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
-        + ["-w", str(tmp_path), str(copy)],
-        check=True,
-        capture_output=True,
+        [*wheel_command, "-w", str(tmp_path), str(copy)], check=True, capture_output=True
     )
     (wheel,) = tmp_path.glob("repjax-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}

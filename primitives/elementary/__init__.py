@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jax import lax
 
-from repjax.primitives.arithmetic import plain_rule, mul, one_minus_square_p
+from repjax.primitives.arithmetic import mul, one_minus_square_p, plain_rule
 from repjax.primitives.define import define
 from repjax.primitives.elementary import exp, expm1, log, log1p, logistic, tanh
 
