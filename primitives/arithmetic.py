@@ -329,7 +329,8 @@ def _convert_rule(context, operands, params):
     return convert_p.bind(x, new_dtype=new)
 
 
-@rule("bitcast_convert_type")
-def _bitcast_rule(context, operands, params):
-    # NaNs have one pattern before their bits are seen; any pattern is made canonical after.
+@rule("bitcast_convert_type", "eq_to", "lt_to", "le_to")
+def _bits_rule(context, operands, params):
+    # What looks at the bits must see one NaN (a total order has negative ones too), and bits
+    # that become floats must be canonical.
     return canonicalize(bind_stock(context, [canonicalize(x) for x in operands]))

@@ -11,14 +11,14 @@ from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
-    "transpose unstack"
+    "transpose unstack device_put sharding_constraint optimization_barrier"
 )
-_COMPARISON = "eq ne lt le gt ge eq_to lt_to le_to max min clamp abs sign is_finite sort"
+_COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite sort"
 # Integers only; keys of another generator than threefry are refused before (repjax.rules).
 _RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap random_wrap"
 _INTEGER = (
     "add add_any sub mul div rem neg square integer_pow pow mulhi population_count clz "
-    "and or xor not shift_left shift_right_logical shift_right_arithmetic "
+    "eq_to lt_to le_to and or xor not shift_left shift_right_logical shift_right_arithmetic "
     "convert_element_type bitcast_convert_type random_bits threefry2x32 iota_2x32_shape "
     "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin "
     "cumsum cumprod cummax cummin reduce_window_sum reduce_window_max reduce_window_min top_k "
