@@ -331,7 +331,7 @@ def parse(argv) -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=pathlib.Path, metavar="DIR", help="a folder in MNIST's IDX format")
     add("--model", choices=MODELS, default="lenet5", help="network")
-    add("--activation", choices=("tanh", "relu"), default="tanh", help="with relu, use adam")
+    add("--activation", choices=("tanh", "relu"), default="tanh", help="squashing; sgd suits tanh")
     add("--pool", choices=("avg", "max"), default="avg", help="subsampling")
     add(
         "--mode",
@@ -344,7 +344,7 @@ def parse(argv) -> argparse.Namespace:
     add("--batch-size", type=count, default=64, metavar="N", help="images per step")
     seed = number(int, 0, 2**32 - 1, "an integer from 0 to 4294967295")
     add("--seed", type=seed, default=0, metavar="N", help="of initial weights and order")
-    add("--optimizer", choices=LEARNING_RATES, default="sgd", help="sgd has momentum 0.9")
+    add("--optimizer", choices=LEARNING_RATES, default="adam", help="sgd has momentum 0.9")
     rate = number(float, math.ulp(0.0), sys.float_info.max, "a positive number")
     add("--learning-rate", type=rate, metavar="R", help=f"by optimizer: {LEARNING_RATES}")
     add("--limit", type=count, metavar="N", help="use only the first N training images")

@@ -142,7 +142,7 @@ def _member(path) -> str:
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in "biufc":  # one of ml_dtypes' types, which .npy cannot name
+    if array.dtype.isbuiltin == 2:  # one of ml_dtypes' types, which .npy cannot name
         array = array.view(f"u{array.dtype.itemsize}")
     return np.asarray(array, order="C")
 

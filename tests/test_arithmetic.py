@@ -193,9 +193,13 @@ def to_integer(dtype):
 
 def to_float(dtype):
     """One rounding, then canonical."""
+    precision = jnp.finfo(dtype).nmant + 1
 
     def oracle(x):
         with np.errstate(all="ignore"):
+            if x.dtype.kind in "iu":  # ml_dtypes rounds twice
+                with gmpy2.context(precision=precision):
+                    x = np.array([float(gmpy2.mpfr(i)) for i in x.tolist()])
             y = x.astype(dtype)
             return np.where(np.abs(y) <= jnp.finfo(dtype).tiny, np.zeros_like(y), y)
 
@@ -278,6 +282,11 @@ _conversion(np.float32, np.bool_, unary, lambda x: x != 0)
 for _dtype in (np.float16, jnp.bfloat16):
     _conversion(np.float32, _dtype, unary, to_float(_dtype))
     _conversion(_dtype, np.float32, lambda d=_dtype: (_any(d),), exact(lambda x: x))
+    for _old in (np.bool_, np.int32, np.uint32):
+        _conversion(_old, _dtype, lambda d=_old: (_any(d),), to_float(_dtype))
+_conversion(np.float16, jnp.bfloat16, lambda: (_any(np.float16),), to_float(jnp.bfloat16))
+_conversion(jnp.bfloat16, np.float16, lambda: (_any(jnp.bfloat16),), to_float(np.float16))
+_conversion(np.float16, np.int8, lambda: (_any(np.float16),), to_integer(np.int8))
 
 # --- every way to run an operation -----------------------------------------------------
 

@@ -39,8 +39,6 @@ def collapse(x, axes):
 def pairwise_sum(x, axis):
     """The pairwise sum over one axis of a float32 array."""
     n = x.shape[axis]
-    if n == 0:
-        return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)
     while n > 1:
         half = 1 << ((n - 1).bit_length() - 1)
         low = lax.slice_in_dim(x, 0, n - half, axis=axis)
@@ -68,7 +66,10 @@ _SUMS = {"pairwise": pairwise_sum, "sequential": sequential_sum}
 
 
 def _reduce_sum(x, *, axes, accumulation):
-    return _SUMS[accumulation](*collapse(x, axes))
+    x, axis = collapse(x, axes)
+    if x.shape[axis] == 0:
+        return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)
+    return _SUMS[accumulation](x, axis)
 
 
 reduce_sum_p = define("reduce_sum", _reduce_sum, lax.reduce_sum)

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
+from repjax.primitives.reduce import order
 from repjax.primitives.reduce.sums import pairwise_sum
 
 # Windows up to this size are unrolled, which lets XLA fuse all of it into one loop.
@@ -79,23 +80,9 @@ def _slice_windows(x, outputs, window, strides, dilation):
 # key, and for minima all keys are inverted first, so that every extremum is a maximum.
 
 
-def _flip(i):
-    return lax.select(lax.lt(i, lax.full_like(i, 0)), i ^ lax.full_like(i, 0x7FFFFFFF), i)
-
-
-def _keys(x, largest: bool):
-    keys = _flip(canonical.bits(x))
-    keys = keys if largest else lax.bitwise_not(keys)
-    return lax.select(canonical.is_nan(x), lax.full_like(keys, 0x7FFFFFFF), keys)
-
-
-def _values(keys, largest: bool):
-    return canonical.from_bits(_flip(keys if largest else lax.bitwise_not(keys)), np.float32)
-
-
 def _extremum(x, largest: bool, window):
-    identity = np.int32(-0x7F800001)  # the key of -inf, or for minima of +inf
-    return _values(lax.reduce_window(_keys(x, largest), identity, lax.max, **window), largest)
+    keys = lax.reduce_window(order.keys(x, largest), order.IDENTITY, lax.max, **window)
+    return order.values(keys, largest)
 
 
 def reduce_window_max_body(operand, **window):
@@ -147,7 +134,7 @@ def _selected(operand, select_prim, **window):
     The first in row-major order among equals, and the first NaN if there is one.  Padding
     and holes are never selected.
     """
-    key = lax.convert_element_type(_keys(operand, select_prim is lax.ge_p), np.int64)
+    key = lax.convert_element_type(order.keys(operand, select_prim is lax.ge_p), np.int64)
     index = lax.reshape(lax.iota(np.int64, operand.size), operand.shape)
     # One integer for both: the largest has the largest key, and of those the first index.
     packed = (key << np.int64(32)) | (index ^ np.int64(0xFFFFFFFF))

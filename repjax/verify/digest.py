@@ -16,9 +16,9 @@ little-endian, strings are UTF-8 with their length in bytes in front (u32)::
   sequence positions (decimal) that lead to the leaf.  The kind of container is not part
   of it: a dict and a FrozenDict, a tuple and a list, with the same names agree.
 * Paths are compared name by name, names as UTF-8 bytes, a shorter path first.
-* dtype is NumPy's or ml_dtypes' name: "float32", "bfloat16", "int8", "bool", ...  Types
-  of fewer than 8 bits take one byte an element, as in NumPy.  A complex element is its
-  real part, then its imaginary part.
+* dtype is NumPy's or ml_dtypes' name: "float32", "bfloat16", "int8", "bool", ...  An
+  element of fewer than 8 bits, such as an int4, takes one byte whose high bits are zero.
+  A complex element is its real part, then its imaginary part.
 * A Python bool, int, float or complex counts as a "bool", "int64", "float64" or
   "complex128" of shape ().
 * A PRNG key array has the dtype that JAX prints, such as "key<fry>"; dimensions and
@@ -107,7 +107,10 @@ def little_endian(array: np.ndarray) -> np.ndarray:
     # Swapping NumPy's own types copies bits; ml_dtypes' types only exist in native order.
     flat = np.ascontiguousarray(array).reshape(-1).astype(dtype.newbyteorder("="), copy=False)
     width = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-    return flat.view(f"u{width}").astype(f"<u{width}", copy=False).view(np.uint8)
+    words = flat.view(f"u{width}").astype(f"<u{width}", copy=False)
+    if dtype.isbuiltin == 2 and width == 1:  # ml_dtypes: the high bits of an int4 mean nothing
+        words = words & np.uint8(2 ** jax.dtypes.itemsize_bits(dtype) - 1)
+    return words.view(np.uint8)
 
 
 def hex_bits(x) -> str:
