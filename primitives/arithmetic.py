@@ -22,7 +22,7 @@ from repjax.primitives.define import define
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
-    bind_stock,
+    bind_exact,
     is_inexact,
     rule,
 )
@@ -124,7 +124,7 @@ def _integer_pow(x, *, y: int):
 
 
 def _pow_integer(x, y):
-    """x**y, y integer: binary powering in float64 (32 steps), rounded once."""
+    """x**y, y integer: binary powering in float64 (64 steps), rounded once."""
     y = lax.convert_element_type(y, np.int64)
     shape = lax.broadcast_shapes(x.shape, y.shape)
     x, y = (
@@ -228,6 +228,13 @@ for _name in ("floor", "ceil", "nextafter"):
     plain_rule(_name, _flushed[_name])
 plain_rule("round", _flushed["round"], keep=("rounding_method",))
 
+
+@rule("sort")
+def _sort_rule(context, operands, params):
+    # Exact, but which of two equal keys comes first is only defined for a stable sort.
+    return bind_exact(context, operands, {**params, "is_stable": True})
+
+
 # --- conversions ----------------------------------------------------------------------
 
 
@@ -323,7 +330,7 @@ def _convert_rule(context, operands, params):
                 "bfloat16 and the integers have"
             )
     if old == new:
-        return bind_stock(context, operands)  # a change of weak type only
+        return bind_exact(context, operands, params)  # a change of weak type only
     if old.itemsize > 4 and not is_inexact(jax.typeof(x)) and new.itemsize < 4:
         raise RefusedError(f"conversion from {old} to {new} has no reproducible form; go by int32")
     return convert_p.bind(x, new_dtype=new)
@@ -333,4 +340,4 @@ def _convert_rule(context, operands, params):
 def _bits_rule(context, operands, params):
     # What looks at the bits must see one NaN (a total order has negative ones too), and bits
     # that become floats must be canonical.
-    return canonicalize(bind_stock(context, [canonicalize(x) for x in operands]))
+    return canonicalize(bind_exact(context, [canonicalize(x) for x in operands], params))

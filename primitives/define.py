@@ -35,6 +35,7 @@ def define(
     stock: Callable[..., Any],
     *,
     jvp: Callable[..., Any] | None = None,
+    multiple_results: bool = False,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -42,18 +43,23 @@ def define(
       name: the name without the prefix.
       body: ``body(*arrays, **params) -> array``, the algorithm, on canonical arrays.
       stock: the ``jax.lax`` function it makes reproducible, called as ``body`` is, except
-        that it does not take ``accumulation``.  Its shape, transposition and batching rules
-        become the primitive's.
+        that it does not take ``accumulation``.  Its shape, derivative, transposition and
+        batching rules become the primitive's.
       jvp: the derivative as a fixed graph, ``jvp(tangents, result, *arrays, **params)``
         with None for a zero tangent, built of repjax primitives; needed where ``stock``
         is not differentiated into the graph the contract states.
+      multiple_results: whether ``body`` and ``stock`` return lists.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
       hashable.
     """
     primitive = Primitive(PREFIX + name)
-    stock = _without_accumulation(stock)
+    primitive.multiple_results = multiple_results
+    stock = _as_list(stock, multiple_results)
+
+    def pack(results):
+        return list(results) if multiple_results else results[0]
 
     @functools.cache
     def compiled(params):
@@ -66,30 +72,45 @@ def define(
     @primitive.def_abstract_eval
     def abstract_eval(*avals, **params):
         out = jax.eval_shape(functools.partial(stock, **params), *map(_struct, avals))
-        return jax.core.ShapedArray(out.shape, out.dtype)
+        return pack([jax.core.ShapedArray(x.shape, x.dtype) for x in out])
 
     def lower(ctx, *args, **params):
         with jax.enable_x64(True):
-            return mlir.lower_fun(body, multiple_results=False)(ctx, *args, **params)
+            return mlir.lower_fun(body, multiple_results)(ctx, *args, **params)
 
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, lower, platform=platform, inline=False)
 
-    ad.primitive_jvps[primitive] = functools.partial(
-        _jvp, primitive, stock if jvp is None else None, jvp
-    )
+    def derivative(primals, tangents, **params):
+        zero = [type(t) is ad.Zero for t in tangents]
+        if jvp is not None or all(zero):
+            result = primitive.bind(*primals, **params)
+            if all(zero):
+                return result, jax.tree.map(_zero_tangent, result)
+            given = [None if z else t for z, t in zip(zero, tangents, strict=True)]
+            return result, jvp(given, result, *primals, **params)
+        return tuple(map(pack, _jvp(stock, primals, tangents, **params)))
+
+    def batch(args, dims, **params):
+        batched = jax.vmap(functools.partial(stock, **params), in_axes=tuple(dims), out_axes=0)
+        results = _interpret(batched, params, *args)
+        return pack(results), pack([0] * len(results))
+
+    ad.primitive_jvps[primitive] = derivative
     ad.primitive_transposes[primitive] = functools.partial(_transpose, stock)
-    batching.primitive_batchers[primitive] = functools.partial(_batch, stock)
+    batching.primitive_batchers[primitive] = batch
     return primitive
 
 
-def _without_accumulation(stock):
-    @functools.wraps(stock)
-    def stock_function(*args, accumulation=None, **params):
-        del accumulation  # the stock function has no such parameter
-        return stock(*args, **params)
+def _as_list(stock, multiple_results: bool):
+    """``stock`` without the parameter ``accumulation``, which it has not, returning a list."""
 
-    return stock_function
+    def function(*args, accumulation=None, **params):
+        del accumulation
+        results = stock(*args, **params)
+        return list(results) if multiple_results else [results]
+
+    return function
 
 
 def _struct(aval) -> jax.ShapeDtypeStruct:
@@ -104,7 +125,7 @@ def _zero_tangent(x) -> ad.Zero:
     return ad.Zero(jax.typeof(x).to_tangent_aval())
 
 
-def _interpret(function, params, *operands):
+def _interpret(function, params, *operands) -> list[Any]:
     """Trace ``function`` on the operands' types and interpret the jaxpr reproducibly."""
     jaxpr = jax.make_jaxpr(function)(*map(_struct_of, operands))
     context = Context()
@@ -113,55 +134,62 @@ def _interpret(function, params, *operands):
     return interpret_closed(context, jaxpr, operands)
 
 
-def _jvp(primitive, stock, explicit, primals, tangents, **params):
-    nonzero = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
-    if stock is None:
-        result = primitive.bind(*primals, **params)
-        if not nonzero:
-            return result, _zero_tangent(result)
-        given = [t if i in nonzero else None for i, t in enumerate(tangents)]
-        return result, explicit(given, result, *primals, **params)
-    if not nonzero:
-        result = primitive.bind(*primals, **params)
-        return result, _zero_tangent(result)
+def _jvp(stock, primals, tangents, **params):
+    """The results and their tangents by the interpreted stock derivative."""
+    active = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
-    def pushforward(*operands):
+    def results_and_tangents(*operands):
         constants, directions = operands[: len(primals)], operands[len(primals) :]
 
-        def partially(*active):
+        def partially(*xs):
             merged = list(constants)
-            for i, x in zip(nonzero, active, strict=True):
+            for i, x in zip(active, xs, strict=True):
                 merged[i] = x
             return stock(*merged, **params)
 
-        return jax.jvp(partially, tuple(constants[i] for i in nonzero), directions)
+        results, tangents = jax.jvp(partially, tuple(constants[i] for i in active), directions)
+        # Integer results have tangents without values.
+        return results, [t for t in tangents if t.dtype != jax.dtypes.float0]
 
-    result, tangent = _interpret(pushforward, params, *primals, *(tangents[i] for i in nonzero))
-    return result, tangent
+    directions = [tangents[i] for i in active]
+    outputs = _interpret(results_and_tangents, params, *primals, *directions)
+    count = len(jax.eval_shape(functools.partial(stock, **params), *map(_struct_of, primals)))
+    results, rest = outputs[:count], iter(outputs[count:])
+    zeros = map(_zero_tangent, results)
+    return results, [z if z.aval.dtype == jax.dtypes.float0 else next(rest) for z in zeros]
 
 
-def _transpose(stock, cotangent, *args, **params):
+def _transpose(stock, cotangents, *args, **params):
+    """The cotangents of the linear arguments by the interpreted stock transposition."""
+    from repjax.primitives.arithmetic import canonicalize  # made by define itself
+
     linear = [i for i, x in enumerate(args) if ad.is_undefined_primal(x)]
+    cotangents = cotangents if isinstance(cotangents, (list, tuple)) else [cotangents]
     results: list[Any] = [None] * len(args)
-    if type(cotangent) is ad.Zero:
+    given = [i for i, ct in enumerate(cotangents) if type(ct) is not ad.Zero]
+    if not given:
         for i in linear:
             results[i] = ad.Zero(args[i].aval)
         return results
 
-    def pullback(cotangent, *known):
+    known = [x for i, x in enumerate(args) if i not in linear]
+
+    def pullback(*operands):
         def partially(*unknown):
-            merged = iter(known), iter(unknown)
+            merged = iter(operands[len(given) :]), iter(unknown)
             return stock(*(next(merged[i in linear]) for i in range(len(args))), **params)
 
-        return jax.linear_transpose(partially, *(_struct(args[i].aval) for i in linear))(cotangent)
+        filled = [_zeros(ct.aval) if type(ct) is ad.Zero else ct for ct in cotangents]
+        for i, x in zip(given, operands, strict=False):
+            filled[i] = x
+        return jax.linear_transpose(partially, *(_struct(args[i].aval) for i in linear))(filled)
 
-    known = [x for i, x in enumerate(args) if i not in linear]
-    for i, result in zip(linear, _interpret(pullback, params, cotangent, *known), strict=True):
+    # Where a value is used several times JAX has added the cotangents, unguarded.
+    operands = [canonicalize(cotangents[i]) for i in given]
+    for i, result in zip(linear, _interpret(pullback, params, *operands, *known), strict=True):
         results[i] = result
     return results
 
 
-def _batch(stock, args, dims, **params):
-    batched = jax.vmap(functools.partial(stock, **params), in_axes=tuple(dims), out_axes=0)
-    (result,) = _interpret(batched, params, *args)
-    return result, 0
+def _zeros(aval):
+    return jax.numpy.zeros(aval.shape, aval.dtype)

@@ -13,7 +13,7 @@ _DATA_MOVEMENT = (
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
     "transpose unstack device_put sharding_constraint optimization_barrier"
 )
-_COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite sort"
+_COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite"
 # Integers only; keys of another generator than threefry are refused before (repjax.rules).
 _RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap random_wrap"
 _INTEGER = (

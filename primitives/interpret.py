@@ -17,6 +17,7 @@ listed in :mod:`repjax.primitives.exact`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,10 @@ class RefusedError(NotImplementedError):
     """An operation that has no reproducible form.  Nothing falls back silently."""
 
 
+#: The order of sums where nothing says otherwise; part of the key of JAX's caches.
+default_accumulation = jax.make_user_context(ACCUMULATIONS[0])
+
+
 @dataclasses.dataclass
 class Context:
     """What a rule may need to know besides its operands.
@@ -48,7 +53,7 @@ class Context:
         and the error, and interpretation goes on to find the next.
     """
 
-    accumulation: str = "pairwise"
+    accumulation: str = dataclasses.field(default_factory=lambda: default_accumulation.value)
     differentiable: bool = True
     equations: tuple[Any, ...] = ()
     refusals: list[tuple[tuple[Any, ...], RefusedError]] | None = None
@@ -115,16 +120,43 @@ def open_jaxpr(jaxpr):
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
 
 
-def _bind(equation, operands):
-    """The stock equation as it stands, on new operands; a list of results."""
+def _bind(equation, operands, params) -> list[Any]:
+    """The stock primitive of an equation as it stands, on new operands."""
     primitive = equation.primitive
-    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    results = primitive.bind(*operands, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
-def bind_stock(context: Context, operands):
-    """For rules: the current equation as it stands."""
-    results = _bind(context.equation, operands)
+def _bind_exact(context: Context, operands, params) -> list[Any]:
+    """The current equation, which does not round, though its derivative may."""
+    equation = context.equation
+    primitive = equation.primitive
+    is_function_of_floats = all(
+        any(is_inexact(v.aval) for v in side) for side in (equation.invars, equation.outvars)
+    )
+    if not (context.differentiable and is_function_of_floats) or primitive.name.startswith(PREFIX):
+        return _bind(equation, operands, params)
+    # Bound as it stands, JAX would transpose a broadcast into its own sum.
+    results = _sealed(primitive).bind(*operands, **params)
+    return results if primitive.multiple_results else [results]
+
+
+@functools.cache
+def _sealed(primitive):
+    """The primitive as one of repjax: the same, with reproducible derivatives."""
+    from repjax.primitives.define import define  # which interprets derivatives with this module
+
+    return define(
+        f"exact_{primitive.name}",
+        primitive.bind,
+        primitive.bind,
+        multiple_results=primitive.multiple_results,
+    )
+
+
+def bind_exact(context: Context, operands, params):
+    """For rules: the current equation's stock primitive, where that is exact."""
+    results = _bind_exact(context, operands, params)
     return results if context.equation.primitive.multiple_results else results[0]
 
 
@@ -158,14 +190,14 @@ def apply_equation(context: Context, equation, operands) -> list[Any]:
     try:
         found = _find_rule(equation)
         if found is None:
-            return _bind(equation, operands)
+            return _bind_exact(context, operands, equation.params)
         results = found(context, operands, equation.params)
         return list(results) if equation.primitive.multiple_results else [results]
     except RefusedError as error:
         if context.refusals is None:
             raise
         context.refusals.append((context.equations, error))
-        return _bind(equation, operands)  # never run: the caller raises in the end
+        return _bind(equation, operands, equation.params)  # never run: the caller raises in the end
 
 
 def _literal(literal):

@@ -4,7 +4,7 @@ Accumulation is ``order_independent``: the updates that reach one element of the
 added as integers on a common grid, and integer addition commutes, so the order in which a
 platform applies them, atomics included, cannot matter (Demmel and Nguyen 2015, "Parallel
 reproducible summation": one bin).  For the m updates u of one element, with n the number of
-scattered windows (a bound of m):
+scattered windows (a bound of m; batching dimensions do not count):
 
     E = the largest exponent of the u,  t = 52 - ceil(log2 n)
     q = u rounded to the nearest multiple of 2**(E - t), ties to even
@@ -51,7 +51,8 @@ def _power_of_two(exponent):
 
 def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options):
     """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
-    windows = math.prod(indices.shape[:-1])
+    batch = dimension_numbers.scatter_indices_batching_dims  # vmap: others' updates do not count
+    windows = math.prod(n for d, n in enumerate(indices.shape[:-1]) if d not in batch)
     if 0 in updates.shape:
         return operand
     t = 52 - (windows - 1).bit_length()

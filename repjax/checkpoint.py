@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import urllib.parse
 import zipfile
@@ -210,7 +211,8 @@ def _check_seal(path, file):
     file.seek(max(0, file.seek(0, os.SEEK_END) - len(_SEAL)))
     received = file.read()
     if received != expected:
-        shown = received.decode() if received.startswith(b"sha256:") else "no SHA-256 at the end"
+        sealed = re.fullmatch(rb"sha256:[0-9a-f]{64}", received)
+        shown = received.decode() if sealed else "no SHA-256 at the end"
         raise CheckpointError(
             f"{path}: expected {expected.decode()}, received {shown}: the file was cut short or "
             "changed after it was saved; restore it from another copy"

@@ -28,8 +28,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
 from repjax import rewrite
-from repjax.primitives.arithmetic import one_minus_square_p
-from repjax.primitives.interpret import ACCUMULATIONS, RefusedError, check_accumulation
+from repjax.primitives.elementary import DERIVATIVES
+from repjax.primitives.interpret import RefusedError, check_accumulation, default_accumulation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,21 +37,15 @@ class State:
     """One state of the switch; part of JAX's cache keys."""
 
     enabled: bool = False
-    accumulation: str = ACCUMULATIONS[0]
     contract_derivatives: bool = False  # while repjax.reproducible traces
 
 
 _state = jax.make_user_context(State())
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def state() -> State:
     return _state.value
-
-
-def accumulation() -> str:
-    """The default order of sums."""
-    return state().accumulation
 
 
 @contextlib.contextmanager
@@ -64,17 +58,17 @@ def enabled(value: bool = True, *, accumulation: str | None = None) -> Iterator[
       RuntimeError: if this version of JAX does not let the switch work (canaries).
     """
     new = dataclasses.replace(state(), enabled=_check_bool("enabled", value))
-    if accumulation is not None:
-        new = dataclasses.replace(new, accumulation=check_accumulation(accumulation))
+    if accumulation is None:
+        accumulation = default_accumulation.value
     if value:
         install()
-    with _state(new):
+    with _state(new), default_accumulation(check_accumulation(accumulation)):
         yield
 
 
 @contextlib.contextmanager
 def contract_derivatives() -> Iterator[None]:
-    """Within the block, traced derivatives are the contract's; see :func:`_derivative`."""
+    """Within the block, traced derivatives are the contract's; see :func:`_override_derivative`."""
     with _state(dataclasses.replace(state(), contract_derivatives=True)):
         yield
 
@@ -86,43 +80,45 @@ def _check_bool(name: str, value) -> bool:
 
 
 class _Option:
-    """A holder for ``jax.config.add_option``: one field of the global state."""
+    """A holder for ``jax.config.add_option``, by its reader and its writer."""
 
-    def __init__(self, field: str, check):
-        self._field = field
-        self._check = check
+    def __init__(self, read, write):
+        self._read, self._write = read, write
 
     @property
     def value(self):
-        return getattr(state(), self._field)
+        return self._read()
 
     def _set(self, value) -> None:
-        value = self._check(value)
-        if self._field == "enabled" and value:
-            install()
         with _lock:
-            _state.set_global(dataclasses.replace(_state.get_global(), **{self._field: value}))
+            self._write(value)
 
 
-def _add_option(name: str, field: str, check, kind: type, text: str) -> None:
-    option = _Option(field, check)
+def _add_option(name: str, kind: type, text: str, read, write) -> None:
+    option = _Option(read, write)
     jax.config.add_option(name, option, kind, [], {"help": text})
     setattr(type(jax.config), name, property(lambda _: option.value))
 
 
+def _set_enabled(value) -> None:
+    if _check_bool("repjax_enable", value):
+        install()
+    _state.set_global(dataclasses.replace(_state.get_global(), enabled=value))
+
+
 _add_option(
     "repjax_enable",
-    "enabled",
-    lambda value: _check_bool("repjax_enable", value),
     bool,
     "Make every program that JAX compiles bit-reproducible.",
+    lambda: state().enabled,
+    _set_enabled,
 )
 _add_option(
     "repjax_accumulation",
-    "accumulation",
-    check_accumulation,
     str,
     "The default order of sums: pairwise or sequential.",
+    lambda: default_accumulation.value,
+    lambda value: default_accumulation.set_global(check_accumulation(value)),
 )
 
 # --- the hook -------------------------------------------------------------------------
@@ -136,7 +132,7 @@ mlir.register_lowering(_canary_p, lambda ctx, x: [x])
 
 def _lower(jaxpr, *args, **kwargs):
     if state().enabled:
-        jaxpr = rewrite.rewrite(jaxpr, accumulation=accumulation())
+        jaxpr = rewrite.rewrite(jaxpr)
     return _stock_lower(jaxpr, *args, **kwargs)
 
 
@@ -173,27 +169,27 @@ def install() -> None:
 # --- derivatives that differ between versions of JAX ------------------------------------
 
 
-def _derivative(primitive, contract_jvp) -> None:
+def _override_derivative(primitive, contract_jvp) -> None:
     """Make JAX differentiate a stock primitive into the contract's graph.
 
     Programs are rewritten after autodiff, so where versions of JAX differentiate a function
     into different graphs, the bits of its gradient would depend on the version.  While repjax
-    is active, the newest graph is traced in all of them; otherwise JAX's own.
+    is active, the contract's graph is traced in all of them; otherwise JAX's own.
     """
     stock_jvp = ad.primitive_jvps[primitive]
 
     def jvp(primals, tangents, **params):
         current = state()
-        if not (current.enabled or current.contract_derivatives):
+        active = current.enabled or current.contract_derivatives
+        if not active or jax.typeof(primals[0]).dtype != "float32":
             return stock_jvp(primals, tangents, **params)
-        (x,), (tangent,) = primals, tangents
-        result = primitive.bind(x, **params)
-        if type(tangent) is ad.Zero:
+        result = primitive.bind(*primals, **params)
+        if type(tangents[0]) is ad.Zero:
             return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-        return result, contract_jvp(tangent, result, x)
+        return result, contract_jvp(tangents, result, *primals)
 
     ad.primitive_jvps[primitive] = jvp
 
 
-_derivative(jax.lax.tanh_p, lambda t, y, x: jax.lax.mul(t, one_minus_square_p.bind(y)))
-_derivative(jax.lax.expm1_p, lambda t, y, x: jax.lax.mul(t, jax.lax.exp(x)))
+for _primitive, _jvp in DERIVATIVES.items():
+    _override_derivative(_primitive, _jvp)

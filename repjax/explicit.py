@@ -14,7 +14,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from repjax import config
 from repjax.primitives.arithmetic import canonicalize
 from repjax.primitives.interpret import Context, check_accumulation, interpret_closed
 from repjax.rules import match_types
@@ -35,8 +34,10 @@ def explicit(
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs)
         operands = [canonicalize(x) for x in operands]
-        order = config.accumulation() if accumulation is None else accumulation
-        results = interpret_closed(Context(accumulation=order), jaxpr, operands)
+        context = Context()
+        if accumulation is not None:
+            context.accumulation = accumulation
+        results = interpret_closed(context, jaxpr, operands)
         results = match_types([canonicalize(x) for x in results], jaxpr.out_avals)
         return rebuild(results)
 

@@ -99,6 +99,8 @@ log = _plain("log")
 log1p = _plain("log1p")
 tanh = _plain("tanh")
 logistic = _plain("logistic")
+erf = _plain("erf")
+erf_inv = _plain("erf_inv")
 
 reduce_max = _plain("reduce_max")
 reduce_min = _plain("reduce_min")

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from repjax import config, rewrite
-from repjax.primitives.interpret import check_accumulation
+from repjax import rewrite
+from repjax.primitives.interpret import check_accumulation, default_accumulation
 from repjax.tracing import trace
 
 _DIFFERENTIATED = (
@@ -60,11 +60,12 @@ def reproducible(
     @functools.wraps(fn)
     def program(*args, **kwargs):
         jaxpr, operands, rebuild = trace(fn, args, kwargs)
-        order = accumulation if accumulation is not None else config.accumulation()
 
         @jax.custom_jvp
         def sealed(*arrays):
-            return rewrite.run(jaxpr, arrays, accumulation=order)
+            order = default_accumulation.value if accumulation is None else accumulation
+            with default_accumulation(order):
+                return rewrite.run(jaxpr, arrays)
 
         @sealed.defjvp
         def refuse(primals, tangents):

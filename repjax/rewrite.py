@@ -29,13 +29,13 @@ for _folder in _NOT_THE_USERS[:2]:
     source_info_util.register_exclusion(_folder)
 
 
-def run(jaxpr, operands, *, accumulation: str) -> list:
+def run(jaxpr, operands) -> list:
     """The results of a closed jaxpr on ``operands``, reproducibly.
 
     Raises:
       RefusedError: listing every operation that has no reproducible form.
     """
-    context = Context(accumulation=accumulation, differentiable=False, refusals=[])
+    context = Context(differentiable=False, refusals=[])
     inner, consts = open_jaxpr(jaxpr)
     results = interpret(
         context, inner, [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
@@ -46,12 +46,12 @@ def run(jaxpr, operands, *, accumulation: str) -> list:
     return match_types(results, [v.aval for v in inner.outvars])
 
 
-def rewrite(jaxpr, *, accumulation: str):
+def rewrite(jaxpr):
     """A closed jaxpr of the same type as ``jaxpr`` that computes it reproducibly."""
     inner, _ = open_jaxpr(jaxpr)
 
     def program(*operands):
-        return run(jaxpr, operands, accumulation=accumulation)
+        return run(jaxpr, operands)
 
     return jax.make_jaxpr(program)(*(as_struct(v.aval) for v in inner.invars))
 

@@ -69,7 +69,7 @@ def arithmetic():
 
 def elementary():
     inputs = np.concatenate([patterns(4096, 3), np.asarray(values((4096,), 4)) * 20])
-    names = ("exp", "expm1", "log", "log1p", "tanh", "logistic")
+    names = ("exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erf_inv")
     return {name: getattr(repjax.lax, name)(inputs) for name in names}
 
 
@@ -130,9 +130,33 @@ def pooling():
     return out, pullback(jax.tree.map(lambda x: values(x.shape, 14), out))
 
 
+def samplers():
+    """Random numbers and the initialisers of Flax, bits to floats."""
+    initializers = flax.linen.initializers
+    draw = {
+        "uniform": lambda key: jax.random.uniform(key, (1000,)),
+        "normal": lambda key: jax.random.normal(key, (1000,)),
+        "truncated_normal": lambda key: jax.random.truncated_normal(key, -2, 2, (1000,)),
+        "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, (1000,)),
+        "permutation": lambda key: jax.random.permutation(key, 1000),
+        "lecun_normal": lambda key: initializers.lecun_normal()(key, (30, 40)),
+        "he_uniform": lambda key: initializers.he_uniform()(key, (3, 3, 5, 7)),
+    }
+    return {name: repjax.reproducible(f)(jax.random.key(19)) for name, f in draw.items()}
+
+
 # --- training -------------------------------------------------------------------------
 
 _STEPS = 3
+
+
+def _stock_loss(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def _explicit_loss(logits, labels):
+    losses = repjax.nn.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return repjax.numpy.mean(losses)
 
 
 def _train(wrap, *, layers=flax.linen, optimizer, loss=None, apply=None, steps=_STEPS, place=None):
@@ -141,7 +165,7 @@ def _train(wrap, *, layers=flax.linen, optimizer, loss=None, apply=None, steps=_
     if place is not None:
         images, labels = place(images), place(labels)
     model = LeNet5(layers=layers)
-    loss = loss or optax.softmax_cross_entropy_with_integer_labels
+    loss = loss or _stock_loss
     apply = apply or optax.apply_updates
 
     def init(key):
@@ -150,7 +174,7 @@ def _train(wrap, *, layers=flax.linen, optimizer, loss=None, apply=None, steps=_
 
     def step(params, state, images, labels):
         def mean_loss(params):
-            return loss(model.apply(params, images), labels).mean()
+            return loss(model.apply(params, images), labels)
 
         value, gradient = jax.value_and_grad(mean_loss)(params)
         updates, state = optimizer.update(gradient, state, params)
@@ -187,7 +211,7 @@ def train_sgd_explicit():
         jax.jit,
         layers=repjax.nn,
         optimizer=repjax.optim.reproducible(_momentum()),
-        loss=repjax.nn.softmax_cross_entropy_with_integer_labels,
+        loss=_explicit_loss,
         apply=repjax.optim.apply_updates,
     )
 
@@ -242,6 +266,7 @@ PROGRAMS = {
         reductions,
         contractions,
         pooling,
+        samplers,
         train_sgd,
         train_adam,
         train_sgd_switch,

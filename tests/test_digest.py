@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax.core import freeze
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repjax.verify.digest import digest, hex_bits
@@ -122,6 +122,7 @@ numbers = st.sampled_from(["bool", "int8", "uint16", "int32", "float16", "float3
 paths = st.lists(st.text(max_size=3), max_size=3).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(paths, st.tuples(numbers, st.lists(st.integers(0, 3), max_size=3))))
 def test_random_trees(leaves):
     # A path that goes on below another leaf has no place in a tree.
@@ -264,6 +265,7 @@ def test_hex_bits(x, expected):
     assert hex_bits(x) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_hex_bits_is_exact(word):
     text, value = hex_bits(floats(word)[0]).split()

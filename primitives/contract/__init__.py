@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 from jax import lax
+from jax.interpreters import batching
 
 from repjax.primitives.arithmetic import add, mul
 from repjax.primitives.contract import convolution, sequential
@@ -23,6 +24,7 @@ def _fma_jvp(tangents, result, a, b, c):
 
 
 fma_p = define("fma", sequential.fma_body, lambda a, b, c: a * b + c, jvp=_fma_jvp)
+batching.defbroadcasting(fma_p)
 dot_general_p = define("dot_general", sequential.dot_general_body, lax.dot_general)
 
 

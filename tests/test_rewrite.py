@@ -1,0 +1,468 @@
+"""repjax.reproducible: what it refuses, what it keeps, what it makes canonical."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bits import SPECIALS, assert_same_bits, canonical, normal, patterns
+from jax import lax
+
+import repjax
+
+X = normal((4, 4))
+
+# --- refusals ---------------------------------------------------------------------------
+
+
+def _callback(x):
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _rbg(x):
+    return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
+
+
+# What is used, and what the message says of it.
+REFUSED = {
+    "fft": (lambda x: jnp.fft.rfft(x).real, "fft on complex numbers"),
+    "complex": (lambda x: (x * 1j).imag, "mul on complex numbers has no reproducible form"),
+    "rbg": (_rbg, "expected a threefry key (key<fry>), received key<rbg>"),
+    "callback": (_callback, "pure_callback has no reproducible form"),
+    "pow": (lambda x: x**0.3, "pow with a float exponent has no reproducible form"),
+    "bfloat16": (lambda x: x.astype("bfloat16") * 2, "mul expected float32, received bfloat16"),
+    "float16": (lambda x: x.astype("float16").sum(), "received float16"),
+    "qr": (lambda x: jnp.linalg.qr(x)[0], "has no reproducible form"),
+    "scatter": (lambda x: x.at[0].set(1.0), "scatter has no reproducible form"),
+}
+each_refused = pytest.mark.parametrize("name", REFUSED)
+
+
+def _line(function):
+    """File and line of a function of one line, or of its first statement."""
+    code = function.__code__
+    lines = sorted({line for *_, line in code.co_lines() if line})
+    return f"{code.co_filename}:{lines[-1] if code.co_name != '<lambda>' else lines[0]}"
+
+
+@each_refused
+def test_refusals_name_the_operation_and_the_line(name):
+    function, text = REFUSED[name]
+    with pytest.raises(repjax.RefusedError) as caught:
+        repjax.reproducible(function)(X)
+    message = str(caught.value)
+    assert text in message
+    assert _line(function) in message
+    with repjax.enabled(), pytest.raises(repjax.RefusedError, match=re.escape(text)):
+        jax.jit(function)(X)
+
+
+@each_refused
+def test_eager_operations_are_refused_too(name):
+    function, text = REFUSED[name]
+    with repjax.enabled(), pytest.raises(repjax.RefusedError) as caught:
+        function(jnp.asarray(X))
+    assert __file__ in str(caught.value)
+
+
+def test_float64_is_refused():
+    with jax.enable_x64(True):
+        x = X.astype(np.float64)
+        with pytest.raises(repjax.RefusedError, match="add expected float32, received float64"):
+            repjax.reproducible(lambda x: x + 1)(x)
+        with pytest.raises(repjax.RefusedError, match="conversion from float32 to float64"):
+            repjax.reproducible(lambda x: x.astype(np.float64))(X)
+
+
+def test_float32_under_x64_is_the_same():
+    def f(x):
+        return jnp.tanh(x) @ x + x.mean()
+
+    expected = repjax.reproducible(f)(X)
+    with jax.enable_x64(True):
+        assert_same_bits(repjax.reproducible(f)(X), expected)
+
+
+def test_all_refusals_are_listed_at_once():
+    def f(x):
+        y = jnp.fft.rfft(x).real
+        y = jnp.exp(x[:, :3]) * y
+        y = y + y**0.3
+        return y.astype("bfloat16") * 2
+
+    with pytest.raises(repjax.RefusedError) as caught:
+        repjax.reproducible(f)(X)
+    lines = str(caught.value).splitlines()
+    first = f.__code__.co_firstlineno
+    listed = [line for line in lines if line.startswith("  ")]
+    for offset, text in (1, "fft"), (3, "pow"), (4, "bfloat16"):
+        place = f"{__file__}:{first + offset}"
+        assert any(place in line and text in line for line in listed), (place, text)
+    assert not any(f"{__file__}:{first + 2}" in line for line in listed)  # exp is fine
+    assert f"refuses {len(listed)} operation(s)" in lines[0]
+    assert "docs/numerics.md" in lines[-1]
+
+
+def _bad(x):
+    return jnp.cumsum(x.astype("bfloat16") * 2).astype(np.float32)[-1] + x
+
+
+def _custom_vjp(f):
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda x: (f(x), x), lambda x, ct: (ct,))
+    return g
+
+
+def _custom_vjp_backward(f):
+    g = jax.custom_vjp(lambda x: x)
+    g.defvjp(lambda x: (x, x), lambda x, ct: (f(ct),))
+    return lambda x: jax.vjp(g, x)[1](x)[0]
+
+
+def _custom_jvp(f):
+    g = jax.custom_jvp(f)
+    g.defjvp(lambda x, t: (f(x[0]), t[0]))
+    return g
+
+
+CONTAINERS = {
+    "nothing": lambda f: f,
+    "jit": jax.jit,
+    "nested jit": lambda f: jax.jit(lambda x: jax.jit(f)(x) + 1),
+    "scan": lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, 2)[0],
+    "fori_loop": lambda f: lambda x: lax.fori_loop(0, 2, lambda _, c: f(c), x),
+    "while": lambda f: lambda x: lax.while_loop(lambda c: c.sum() < 3, f, x),
+    "while condition": lambda f: (
+        lambda x: lax.while_loop(lambda c: f(c).sum() < 3, lambda c: c + 1, x)
+    ),
+    "cond": lambda f: lambda x: lax.cond(x[0, 0] > 0, f, lambda x: x, x),
+    "switch": lambda f: lambda x: lax.switch(1, [lambda x: x, lambda x: -x, f], x),
+    "map": lambda f: lambda x: lax.map(f, x),
+    "vmap": jax.vmap,
+    "remat": jax.checkpoint,
+    "remat and grad": lambda f: jax.grad(lambda x: jax.checkpoint(f)(x).sum()),
+    "custom_jvp": _custom_jvp,
+    "custom_vjp": _custom_vjp,
+    "custom_vjp backward": _custom_vjp_backward,
+    "all of them": lambda f: (
+        lambda x: lax.scan(
+            lambda c, _: (lax.cond(c.sum() > 0, jax.checkpoint(jax.jit(f)), lambda x: x, c), None),
+            x,
+            None,
+            3,
+        )[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_refusals_inside_other_operations(name):
+    function = CONTAINERS[name](_bad)
+    for run in repjax.reproducible(function), jax.jit(function):
+        with repjax.enabled(), pytest.raises(repjax.RefusedError) as caught:
+            run(X)
+        assert _line(_bad) in str(caught.value)
+        assert "mul expected float32, received bfloat16" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_contents_of_other_operations_are_rewritten(name):
+    """The same containers around something allowed give the bits of doing without them."""
+
+    def good(x):
+        return jnp.tanh(x * 0.7 + 0.1) / 3
+
+    function = CONTAINERS[name](good)
+    with repjax.enabled():
+        eager = function(jnp.asarray(X))
+    assert_same_bits(repjax.reproducible(function)(X), eager)
+
+
+def test_nothing_runs_when_something_is_refused():
+    calls = []
+
+    def f(x):
+        x = jax.pure_callback(
+            lambda x: calls.append(x) or x, jax.ShapeDtypeStruct(x.shape, x.dtype), x
+        )
+        return x**0.3
+
+    for run in repjax.reproducible(f), jax.jit(repjax.reproducible(f)):
+        with pytest.raises(repjax.RefusedError):
+            run(X)
+    with repjax.enabled(), pytest.raises(repjax.RefusedError):
+        jax.jit(f)(X)
+    assert calls == []
+
+
+def test_refusal_is_not_remembered():
+    """The same function runs once it is no longer refused."""
+    f = jax.jit(lambda x: x**0.3)
+    with repjax.enabled(), pytest.raises(repjax.RefusedError):
+        f(X)
+    stock = f(np.abs(X))
+    assert np.isfinite(stock).all()
+
+
+# --- derivatives --------------------------------------------------------------------------
+
+DERIVATIVES = {
+    "grad": jax.grad,
+    "value_and_grad": jax.value_and_grad,
+    "jacfwd": jax.jacfwd,
+    "jacrev": jax.jacrev,
+    "hessian": jax.hessian,
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    "vjp": lambda f: lambda x: jax.vjp(f, x),
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "grad of vmap": lambda f: jax.grad(lambda x: jax.vmap(f)(x[None])[0]),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_differentiating_the_result_raises_with_the_remedy(name):
+    f = repjax.reproducible(lambda x: jnp.tanh(x).sum())
+    remedy = re.escape("repjax.reproducible(jax.grad(f)) instead of")
+    with pytest.raises(TypeError, match=remedy):
+        DERIVATIVES[name](f)(X)
+
+
+def test_parts_that_are_not_differentiated_may_be_reproducible():
+    scale = repjax.reproducible(lambda x: x.max())
+    gradient = jax.grad(lambda x: (x / lax.stop_gradient(scale(lax.stop_gradient(x)))).sum())
+    assert np.isfinite(gradient(X)).all()
+
+
+# --- calling conventions --------------------------------------------------------------------
+
+
+def _double(x):
+    return x + x
+
+
+def test_it_is_a_decorator_with_and_without_arguments():
+    @repjax.reproducible
+    def f(x):
+        """The documentation of f."""
+        return _double(x)
+
+    @repjax.reproducible(accumulation="sequential")
+    def g(x):
+        return _double(x)
+
+    assert (f.__name__, f.__doc__) == ("f", "The documentation of f.")
+    for run in f, g:
+        assert_same_bits(run(X), X + X)
+
+
+def test_static_arguments():
+    @functools.partial(repjax.reproducible, static_argnums=1, static_argnames="kind")
+    def f(x, n, kind="sum"):
+        assert isinstance(n, int)
+        assert isinstance(kind, str)
+        return getattr(jnp, kind)(x) if n else x
+
+    assert_same_bits(f(X, 0), X)
+    assert_same_bits(f(X, 1, kind="max"), X.max())
+
+
+def test_donated_arguments():
+    f = repjax.reproducible(lambda x, y: (x + 1) * y, donate_argnums=0)
+    x = jnp.asarray(X)
+    assert_same_bits(f(x, X), canonical((X + np.float32(1)) * X))
+    assert x.is_deleted()
+
+
+def test_trees_keywords_none_and_other_types():
+    @repjax.reproducible
+    def f(tree, *, scale=None, mask, key):
+        flat = {k: v * 2 for k, v in tree["a"].items()}
+        nothing = () if scale is None else scale
+        return {"a": flat, "n": None, "key": jax.random.fold_in(key, 1)}, [mask, ~mask], nothing
+
+    key, mask = jax.random.key(3), np.array([True, False])
+    tree = {"a": {"x": X, "i": np.arange(3, dtype=np.int32), "u": np.uint8([1, 2])}}
+    out = f(tree, mask=mask, key=key)
+    expected = {"x": X * 2, "i": np.int32([0, 2, 4]), "u": np.uint8([2, 4])}
+    with repjax.enabled():
+        folded = jax.random.fold_in(key, 1)
+    assert_same_bits(out, ({"a": expected, "n": None, "key": folded}, [mask, ~mask], ()))
+    assert f(tree, scale=None, mask=mask, key=key)[2] == ()
+    assert_same_bits(f(tree, scale=np.int32(7), mask=mask, key=key)[2], np.int32(7))
+
+
+def test_integers_are_untouched():
+    i = patterns(1000, 1, np.int32)
+    f = repjax.reproducible(lambda i, u: (i // 7, i % 5, u * 3, i << 2, jnp.sort(i), u.sum()))
+    u = i.view(np.uint32)
+    stock = jax.jit(lambda i, u: (i // 7, i % 5, u * 3, i << 2, jnp.sort(i), u.sum()))
+    assert_same_bits(f(i, u), stock(i, u))
+
+
+AVALS = {
+    "float": (lambda x: x * 2, 1.5),
+    "int": (lambda x: x * 2, 3),
+    "int to float": (lambda x: x / 2, 3),
+    "bool": (lambda x: x, True),
+    "array and scalar": (lambda x: x * 2.0 + 1, X),
+    "constant": (lambda x: 3.0, X),
+    "weak constant": (lambda x: jnp.where(x > 0, 1.0, 0.0), X),
+    "float32": (lambda x: x + np.float32(1), np.float32(1)),
+    "float16": (lambda x: x.astype("float16"), X),
+    "bfloat16": (lambda x: x.astype("bfloat16"), X),
+    "int8": (lambda x: x.astype("int8"), X),
+    "comparison": (lambda x: x > 0, X),
+    "position": (lambda x: jnp.argmax(x, 0), X),
+    "count": (lambda x: (x > 0).sum(), X),
+    "unit": (lambda x: jnp.zeros((0, 3)), X),
+    "weak carry": (lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2.0, x), 1.0),
+    "weak branches": (lambda x: lax.cond(x > 0, lambda x: x * 2, lambda x: x, x), 1.0),
+    "weak scan": (lambda x: lax.scan(lambda c, _: (c + 1, c), 0.0, None, 3), X),
+}
+
+
+@pytest.mark.parametrize("name", AVALS)
+def test_types_are_those_of_jit(name):
+    function, x = AVALS[name]
+    kinds = [
+        jax.tree.map(lambda y: (y.dtype, y.shape, y.weak_type), run(function)(x))
+        for run in (repjax.reproducible, jax.jit)
+    ]
+    assert kinds[0] == kinds[1]
+    shapes = [jax.eval_shape(run(function), x) for run in (repjax.reproducible, jax.jit)]
+    assert shapes[0] == shapes[1]
+
+
+def test_errors_of_the_function_are_its_own():
+    def f(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        repjax.reproducible(f)(X)
+
+
+def test_wrong_accumulation():
+    for wrong in ("kahan", None.__class__, 3):
+        with pytest.raises(ValueError, match="expected one of pairwise, sequential; received"):
+            repjax.reproducible(_double, accumulation=wrong)
+
+
+# --- canonical values at the boundary -----------------------------------------------------
+
+# Of the floats in data movement, comparison and selection only these values are left.
+MOVED = {
+    "identity": lambda x: x,
+    "reverse": lambda x: x[::-1][::-1],
+    "where": lambda x: jnp.where(jnp.ones(x.shape, bool), x, 0),
+    "reshape": lambda x: x.reshape(-1, 2).ravel(),
+    "concatenate": lambda x: jnp.concatenate([x[:5], x[5:]]),
+    "loop": lambda x: lax.fori_loop(0, 2, lambda i, x: x[::-1], x),
+    "cond": lambda x: lax.cond(x.size > 3, lambda x: x, lambda x: x[::-1], x),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_inputs_and_outputs_are_canonical(name):
+    x = np.concatenate([SPECIALS, patterns(1000)])
+    assert_same_bits(repjax.reproducible(MOVED[name])(x), canonical(x))
+    with repjax.enabled():
+        assert_same_bits(jax.jit(MOVED[name])(x), canonical(x), "switch")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_other_formats_are_canonical_too(dtype):
+    x = patterns(3000, 2, dtype)
+    assert_same_bits(repjax.reproducible(lambda x: x[::-1])(x), canonical(x)[::-1])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_closed_over_constants_are_canonical(kind):
+    constant = kind(SPECIALS)
+
+    def f(x):
+        def body(carry, _):
+            return carry, constant
+
+        stacked = lax.scan(body, x, None, 2)[1]
+        branch = lax.cond(x[0] > 0, lambda: constant, lambda: constant[::-1])
+        return constant, jax.jit(lambda: constant)(), stacked, branch
+
+    expected = canonical(SPECIALS)
+    expected = (expected, expected, np.stack([expected] * 2), expected)
+    assert_same_bits(repjax.reproducible(f)(np.ones(1, np.float32)), expected)
+    with repjax.enabled():
+        assert_same_bits(jax.jit(f)(np.ones(1, np.float32)), expected, "switch")
+
+
+def test_literals_are_canonical():
+    def f(x):
+        literals = [1e-40, -1e-40, -0.0, np.float32(-0.0), 2.0**-126, np.nan, -np.inf]
+        return [jnp.where(x, literal, np.float32(1)) for literal in literals]
+
+    expected = [canonical(np.float32(v)) for v in (0, 0, 0, 0, 2.0**-126, np.nan, -np.inf)]
+    assert_same_bits(repjax.reproducible(f)(np.True_), expected)
+
+
+def test_results_that_are_literals_or_inputs_or_repeated():
+    f = repjax.reproducible(lambda x: (x, x, np.float32(-0.0), 1e-40, 3, x + 0))
+    out = f(np.float32(-0.0))
+    zero = np.float32(0)
+    assert_same_bits(out, (zero, zero, zero, zero, np.int32(3), zero))
+
+
+def test_what_looks_at_bits_sees_canonical_values():
+    x = np.concatenate([SPECIALS, patterns(500, 5)])
+    f = repjax.reproducible(
+        lambda x, i: (
+            lax.bitcast_convert_type(x, np.int32),
+            lax.bitcast_convert_type(i, np.float32),
+            jnp.signbit(x),
+            lax.bitcast_convert_type(x * np.float32(-0.0), np.int32),
+        )
+    )
+    seen = canonical(x)
+    with np.errstate(invalid="ignore"):
+        product = canonical(seen * np.float32(0))
+    expected = (seen.view(np.int32), seen, np.signbit(seen), product.view(np.int32))
+    assert_same_bits(f(x, x.view(np.int32)), expected)
+
+
+# --- inside other transformations -----------------------------------------------------------
+
+
+def _row(x):
+    return jnp.tanh(x / 3).sum() + x.var()
+
+
+OUTSIDE = {
+    "jit": lambda f: jax.jit(lambda x: jnp.stack([f(row) for row in x])),
+    "vmap": jax.vmap,
+    "jit of vmap": lambda f: jax.jit(jax.vmap(f)),
+    "vmap of columns": lambda f: lambda x: jax.vmap(f, in_axes=1)(x.T),
+    "scan": lambda f: lambda x: lax.scan(lambda c, row: (c, f(row)), 0, x)[1],
+    "map": lambda f: lambda x: lax.map(f, x),
+    "reproducible": lambda f: repjax.reproducible(jax.vmap(f)),
+    "enabled": lambda f: repjax.enabled()(jax.vmap(f)),
+    "enabled and eager": lambda f: repjax.enabled()(lambda x: jnp.stack([f(row) for row in x])),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_reproducible_functions_inside_transformations(name):
+    f = repjax.reproducible(_row)
+    expected = np.stack([f(row) for row in X])
+    assert_same_bits(OUTSIDE[name](f)(X), expected)
+    with repjax.enabled():
+        assert_same_bits(OUTSIDE[name](_row)(jnp.asarray(X)), expected, "of the plain function")
+
+
+def test_a_pass_over_nothing():
+    assert repjax.reproducible(lambda: ())() == ()
+    assert_same_bits(repjax.reproducible(lambda: jnp.float32(-0.0))(), np.float32(0))
+    empty = np.zeros((0, 3), np.float32)
+    assert_same_bits(repjax.reproducible(lambda x: jnp.tanh(x) + 1)(empty), empty)

@@ -1,0 +1,283 @@
+"""Scatter-add: the order-independent sum, against its definition in rational numbers."""
+
+from __future__ import annotations
+
+import gmpy2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from reference import add, guard
+
+import repjax
+
+# --- the definition ---------------------------------------------------------------------
+
+
+def total(updates, n):
+    """The order-independent sum of the updates of one element, of ``n`` scattered in all."""
+    u = canonical(np.asarray(updates, np.float32))
+    if not np.isfinite(u).all():
+        with np.errstate(invalid="ignore"):
+            return np.sum(u[~np.isfinite(u)])
+    if not u.any():
+        return np.float32(0)
+    exponent = max(int(np.frexp(x)[1]) - 1 for x in u if x)
+    t = 52 - (n - 1).bit_length()
+    step = gmpy2.mpq(2) ** (exponent - t)
+    exact = sum(round_half_even(gmpy2.mpq(float(x)) / step) for x in u) * step
+    with gmpy2.context(gmpy2.ieee(32)):
+        return guard(np.float32(float(gmpy2.mpfr(exact))))
+
+
+def round_half_even(q):
+    below = q.numerator // q.denominator
+    rest = q - below
+    return below + (rest > gmpy2.mpq(1, 2) or (rest == gmpy2.mpq(1, 2) and below % 2 == 1))
+
+
+def scatter_add(operand, positions, updates, n):
+    """``positions``: the flat element of the operand that each update reaches, or -1."""
+    operand = canonical(operand)
+    out = operand.ravel().copy()
+    for e in np.unique(positions[positions >= 0]):
+        out[e] = add(out[e], total(updates[positions == e], n))
+    return canonical(out.reshape(operand.shape))
+
+
+def positions_of(shape, index, updates):
+    """Where ``x.at[index].add(updates)`` adds what, all of it in bounds."""
+    where = np.arange(np.prod(shape)).reshape(shape)[index]
+    return np.broadcast_to(where, updates.shape)
+
+
+# --- data ---------------------------------------------------------------------------------
+
+
+def spread(shape, seed=0):
+    """Numbers so far apart that the grid drops bits of the small ones."""
+    rng = np.random.default_rng(seed)
+    return np.ldexp(normal(shape, seed), rng.integers(-45, 1, shape)).astype(np.float32)
+
+
+def tiny(shape, seed=0):
+    rng = np.random.default_rng(seed)
+    return (np.ldexp(rng.integers(2**23, 2**24, shape), -149) * rng.choice([-1, 1], shape)).astype(
+        np.float32
+    )
+
+
+def huge(shape, seed=0):
+    return np.float32(2.0**127) * np.random.default_rng(seed).uniform(0.5, 1.9, shape).astype("f")
+
+
+def cancelling(n, seed=0):
+    """Updates and indices: large ones that cancel, and leave what the grid keeps of the rest."""
+    index = np.tile(np.random.default_rng(seed).integers(0, 4, n // 2), 2)
+    u, large = normal(n, seed) * np.float32(2.0**-28), normal(n // 4, seed + 1)
+    u[: n // 4], u[n // 2 : 3 * n // 4] = large, -large
+    return index, u
+
+
+def any_bits(shape, seed=0):
+    return patterns(int(np.prod(shape)), seed).reshape(shape)
+
+
+DATA = [normal, spread, tiny, any_bits]
+
+# --- scatter-add ------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+# operand shape, index, shape of the updates, number of scattered windows
+SCATTERS = {
+    "elements": ((7,), (RNG.integers(0, 7, 40),), (40,), 40),
+    "one": ((7,), (np.array([3]),), (1,), 1),
+    "scalar": ((7,), (np.array(3),), (), 1),
+    "none": ((7,), (np.zeros(0, int),), (0,), 0),
+    "all on one": ((3,), (np.full(33, 1),), (33,), 33),
+    "rows": ((5, 3), (RNG.integers(0, 5, 20),), (20, 3), 20),
+    "columns": ((3, 5), (slice(None), RNG.integers(0, 5, 20)), (3, 20), 20),
+    "pairs": ((4, 5), tuple(RNG.integers(0, 4, (2, 30))), (30,), 30),
+    "table of indices": ((6,), (RNG.integers(0, 6, (4, 5)),), (4, 5), 20),
+    "middle": ((2, 4, 3), (slice(None), RNG.integers(0, 4, 9)), (2, 9, 3), 9),
+    "slice": ((6, 2), (slice(1, 4),), (3, 2), 1),
+    "negative": ((7,), (np.array([-1, 0, -7, -1]),), (4,), 4),
+    "broadcast update": ((4,), (RNG.integers(0, 4, 10),), (1,), 10),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatter_add(name):
+    shape, index, update_shape, n = SCATTERS[name]
+    run = repjax.reproducible(lambda x, u: x.at[index].add(u))
+    for data in DATA:
+        x, u = data(shape, 1), data(update_shape, 2)
+        full = np.broadcast_to(u, np.zeros(shape)[index].shape)
+        expected = scatter_add(x, positions_of(shape, index, full), full, n)
+        assert_same_bits(run(x, u), expected, data.__name__)
+
+
+@pytest.mark.parametrize("n", [8, 64, 500, 4096])
+def test_totals_that_cancel(n):
+    index, u = cancelling(n)
+    x = np.zeros(4, np.float32)
+    run = repjax.reproducible(lambda x, u: x.at[index].add(u))
+    expected = scatter_add(x, index, u, n)
+    assert_same_bits(run(x, u), expected)
+    if n > 8:  # the data can tell how fine the grid is
+        assert not same_bits(expected, scatter_add(x, index, u, 2 * n))
+
+
+def test_totals_that_overflow():
+    u = np.concatenate([huge(200), -huge(200), spread(100), SPECIALS])
+    index = RNG.integers(0, 90, u.size)
+    x = np.zeros(90, np.float32)
+    run = repjax.reproducible(lambda x, u: x.at[index].add(u))
+    expected = scatter_add(x, index, u, u.size)
+    assert np.isinf(expected).any() and np.isnan(expected).any() and np.isfinite(expected).any()
+    assert_same_bits(run(x, u), expected)
+
+
+@pytest.mark.parametrize("mode", ["fill", "drop", "clip", "promise_in_bounds"])
+def test_modes(mode):
+    index = np.array([0, 3, 99, -99, 4, 3, -1, 5, 4, 2**31 - 1, -(2**31)], np.int32)
+    if mode == "promise_in_bounds":
+        index %= 5
+    x, u = normal(5), spread(index.size)
+    wrapped = np.where(index < 0, index.astype(np.int64) + 5, index)
+    inside = (wrapped >= 0) & (wrapped < 5)
+    positions = np.clip(wrapped, 0, 4) if mode == "clip" else np.where(inside, wrapped, -1)
+    run = repjax.reproducible(lambda x, u: x.at[index].add(u, mode=mode))
+    assert_same_bits(run(x, u), scatter_add(x, positions, u, index.size))
+
+
+def test_promises_about_the_indices_change_nothing():
+    index = np.array([0, 2, 3, 6])
+    x, u = spread(8), spread(4, 1)
+    run = repjax.reproducible(
+        lambda x, u: x.at[index].add(u, indices_are_sorted=True, unique_indices=True)
+    )
+    assert_same_bits(run(x, u), scatter_add(x, index, u, 4))
+
+
+# --- the order of the updates --------------------------------------------------------------
+
+COUNT = 24
+floats = st.one_of(
+    st.floats(width=32, allow_subnormal=True),
+    st.floats(-4, 4, width=32, allow_subnormal=False),
+    st.sampled_from([float(x) for x in SPECIALS]),
+)
+
+
+@repjax.reproducible
+def _scatter(x, index, u):
+    return x.at[index].add(u)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), floats), min_size=COUNT, max_size=COUNT),
+    st.permutations(range(COUNT)),
+)
+def test_any_order_of_the_updates_gives_the_same_bits(updates, permutation):
+    index = np.array([i for i, _ in updates], np.int32)
+    with np.errstate(all="ignore"):
+        u = np.array([x for _, x in updates], np.float32)
+    x = normal(4)  # index 4 is out of bounds
+    result = np.asarray(_scatter(x, index, u))
+    permutation = np.array(permutation)
+    assert_same_bits(_scatter(x, index[permutation], u[permutation]), result)
+    assert_same_bits(result, scatter_add(x, np.where(index < 4, index, -1), u, COUNT))
+
+
+def test_the_data_can_tell_orders_apart():
+    """A plain loop over the same updates depends on their order."""
+    index, u = RNG.integers(0, 4, 1000), spread(1000)
+    plain = [np.zeros(4, np.float32) for _ in range(2)]
+    for out, order in zip(plain, (slice(None), slice(None, None, -1)), strict=True):
+        np.add.at(out, index[order], u[order])
+    assert not np.array_equal(*plain)
+
+
+# --- what is made of it -----------------------------------------------------------------
+
+
+def test_segment_sum():
+    segments = RNG.integers(-1, 6, 50)  # -1 and 5 are nowhere
+    for data in DATA:
+        x = data((50, 3))
+        run = repjax.reproducible(lambda x: jax.ops.segment_sum(x, segments, num_segments=5))
+        inside = (segments >= 0) & (segments < 5)
+        rows = np.arange(15).reshape(5, 3)
+        positions = np.where(inside[:, None], rows[np.where(inside, segments, 0)], -1)
+        zeros = np.zeros((5, 3), np.float32)
+        assert_same_bits(run(x), scatter_add(zeros, positions, x, 50), data.__name__)
+
+
+def test_gradient_of_take():
+    """Of an embedding, that is: the cotangents of equal rows are added."""
+    index = RNG.integers(0, 6, (4, 10))
+    table, cotangent = normal((6, 3)), spread((4, 10, 3))
+    expected = scatter_add(
+        np.zeros((6, 3), np.float32), positions_of((6, 3), index, cotangent), cotangent, 40
+    )
+
+    def gradient(take):
+        return repjax.reproducible(lambda x, ct: jax.vjp(take, x)[1](ct)[0])(table, cotangent)
+
+    assert_same_bits(gradient(lambda x: jnp.take(x, index, axis=0)), expected, "take")
+    assert_same_bits(gradient(lambda x: x[index]), expected, "index")
+
+
+def test_gradient_of_scatter_add():
+    index = np.array([1, 1, 0, 7, 3, 1])  # 7 is out of bounds
+    x, u, cotangent = normal(4), normal(6, 1), normal(4, 2)
+    run = repjax.reproducible(
+        lambda x, u, ct: jax.vjp(lambda x, u: x.at[index].add(u), x, u)[1](ct)
+    )
+    gathered = np.where(index < 4, cotangent[index % 4], np.float32(0))
+    assert_same_bits(run(x, u, cotangent), (cotangent, gathered))
+
+
+def test_overwriting_scatter_is_refused():
+    """Which of several updates of one element wins is a platform's choice, without a rule."""
+    index = np.array([2, 0, 2, 2])
+    with pytest.raises(repjax.RefusedError, match="scatter has no reproducible form"):
+        repjax.reproducible(lambda x, u: x.at[index].set(u))(normal(4), normal(4, 1))
+
+
+# --- ways to run it -----------------------------------------------------------------------
+
+
+def test_batches_and_loops():
+    """Each row of a batch has the bits it has alone."""
+    index, u = map(np.stack, zip(*(cancelling(64, seed) for seed in range(5)), strict=True))
+    x = np.zeros((5, 4), np.float32)
+
+    def scatter(x, index, u):
+        return x.at[index].add(u)
+
+    alone = np.stack([scatter_add(*row, 64) for row in zip(x, index, u, strict=True)])
+    run = repjax.reproducible
+    assert_same_bits(run(jax.vmap(scatter))(x, index, u), alone, "vmap")
+    assert_same_bits(run(lambda *a: lax.map(lambda xs: scatter(*xs), a))(x, index, u), alone, "map")
+    with repjax.enabled():
+        rows = [scatter(*map(jnp.asarray, row)) for row in zip(x, index, u, strict=True)]
+    assert_same_bits(np.stack(rows), alone, "eager")
+    same = [scatter_add(x[0], index[0], row, 64) for row in u]
+    assert_same_bits(
+        run(jax.vmap(scatter, (None, None, 0)))(x[0], index[0], u),
+        np.stack(same),
+        "vmap of updates",
+    )
+    same = [scatter_add(x[0], row, u[0], 64) for row in index]
+    assert_same_bits(
+        run(jax.vmap(scatter, (None, 0, None)))(x[0], index, u[0]),
+        np.stack(same),
+        "vmap of indices",
+    )
