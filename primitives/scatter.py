@@ -3,16 +3,17 @@
 Accumulation is ``order_independent``: the updates that reach one element of the operand are
 added as integers on a common grid, and integer addition commutes, so the order in which a
 platform applies them, atomics included, cannot matter (Demmel and Nguyen 2015, "Parallel
-reproducible summation": one bin).  For the m updates u of one element, with n the number of
-scattered windows (a bound of m; batching dimensions do not count):
+reproducible summation": one bin).  For the updates u of one element:
 
-    E = the largest exponent of the u,  t = 52 - ceil(log2 n)
-    q = u rounded to the nearest multiple of 2**(E - t), ties to even
+    E = the largest exponent of the u
+    q = u rounded to the nearest multiple of 2**(E - 38), ties to even
     result = operand + float32(sum of the q)
 
-The q are exact where no u is below 2**(E - t + 23), and always where m is 1; the sum of the q
-is exact; it is rounded once, and the final addition once more.  Infinities and NaNs give what
-IEEE summation gives in any order.  Indices out of bounds follow ``mode`` as in ``jax.lax``.
+The q are exact unless some u is below 2**(E - 15), and a single u always is; the sum of the q
+is exact; it is rounded once, and the final addition once more.  Nothing depends on the updates
+of other elements.  (Beyond 2**23 scattered windows the 38 becomes 61 - ceil(log2 windows), to
+keep the sum within 64 bits.)  Infinities and NaNs give what IEEE summation gives in any order.
+Indices out of bounds follow ``mode`` as in ``jax.lax``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from repjax.primitives import canonical
 from repjax.primitives.arithmetic import plain_rule
 from repjax.primitives.define import define
 
+_PRECISION = 38  # bits kept below the largest exponent
 _INFINITE, _NAN = 0x100, 0x200  # above every finite exponent field
 
 
@@ -51,11 +53,10 @@ def _power_of_two(exponent):
 
 def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options):
     """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
-    batch = dimension_numbers.scatter_indices_batching_dims  # vmap: others' updates do not count
-    windows = math.prod(n for d, n in enumerate(indices.shape[:-1]) if d not in batch)
     if 0 in updates.shape:
         return operand
-    t = 52 - (windows - 1).bit_length()
+    windows = math.prod(indices.shape[:-1])
+    t = min(_PRECISION, 61 - (windows - 1).bit_length())
 
     i = canonical.bits(updates)
     field = lax.shift_right_logical(i & 0x7FFFFFFF, np.int32(23))
@@ -84,8 +85,12 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
         dimension_numbers,
         **options,
     )
-    total = canonical.to_float64(total) * _power_of_two(grid)
-    result = canonical.to_float32(canonical.guard(total))
+    # To float64 in two exact halves, rounded to odd, so that float32 rounds the exact sum.
+    half = np.int64(1 << 31)
+    high_half = canonical.to_float64(lax.shift_right_arithmetic(total, np.int64(31)))
+    sums = canonical.two_sum(high_half * np.float64(half), canonical.to_float64(total & (half - 1)))
+    exact = canonical.guard(canonical.round_to_odd(*sums))
+    result = canonical.to_float32(canonical.guard(exact * _power_of_two(grid)))
 
     infinity = lax.full_like(result, np.inf)
     result = lax.select(high == _INFINITE, infinity, result)

@@ -1,0 +1,53 @@
+"""2**x, correctly rounded.
+
+Contract: for a canonical float32 ``x``, ``body(x)`` is 2**x rounded to nearest even,
+then canonical.
+
+Special values: exp2(NaN) = NaN, exp2(+inf) = +inf, exp2(-inf) = +0; x >= 128 gives +inf,
+results <= 2**-126 give +0.
+
+Range reduction: x = k + r with |r| <= 1/2, exact.
+
+Polynomial: 2**r - 1 = r log(2) + r**2 p(r), p of degree 10, minimax, relative error below
+2**-56; log(2) = LOG2_HI + LOG2_LO with LOG2_HI of 29 bits, so that r * LOG2_HI is exact.
+
+Ending: hi = 2**k + 2**k r LOG2_HI with its rounding error (Dekker's sum), the rest is a
+small ``lo``, and hi + lo is rounded to odd at 53 bits.
+
+Hard inputs: results come as close to a rounding boundary as 0.017 units in the last place
+of binary64 (``tests/data/hard_inputs/exp2.txt`` has those within 64).
+
+@PROOF@
+"""
+
+import numpy as np
+from jax import lax
+
+from repjax.primitives import canonical
+from repjax.primitives.elementary.polynomial import (
+    const,
+    constants,
+    fast_two_sum,
+    horner,
+    power_of_two,
+)
+
+@COEFFICIENTS@
+
+# log(2) in two parts: a multiple of 2**-29 and the binary64 nearest the rest.
+LOG2_HI = float.fromhex("@LOG2_HI@")
+LOG2_LO = float.fromhex("@LOG2_LO@")
+
+
+def body(x):
+    """Correctly rounded 2**x of a canonical float32 array."""
+    # Beyond +-150 the result has long overflowed or underflowed.
+    bound = np.float64(150)
+    x64 = lax.clamp(-bound, canonical.to_float64(x), bound)
+    k = lax.floor(x64 + const(x64, 0.5))
+    r = x64 - k
+    s = power_of_two(lax.convert_element_type(k, np.int64))
+    lo = r * (const(r, LOG2_LO) + r * horner(r, COEFFICIENTS))
+    hi, error = fast_two_sum(s, s * (r * const(r, LOG2_HI)))
+    y = canonical.round_to_odd(*fast_two_sum(hi, error + s * lo))
+    return lax.select(canonical.is_nan(x), x, canonical.to_float32(y))

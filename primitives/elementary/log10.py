@@ -1,0 +1,31 @@
+"""Logarithm to base 10, correctly rounded.
+
+Contract: for a canonical float32 ``x``, ``body(x)`` is log10(x) rounded to nearest even,
+then canonical.
+
+Special values: log10(NaN) = NaN, log10(x < 0) = NaN, log10(0) = -inf, log10(+inf) = +inf;
+powers of ten are exact.
+
+Range reduction, polynomial and ending: those of :mod:`.log2`, with
+log10(2) = UNIT_HI + UNIT_LO (UNIT_HI a multiple of 2**-44) and
+1/log(10) = INV_HI + INV_LO (INV_HI of 27 bits).
+
+Hard inputs: results come as close to a rounding boundary as 0.09 units in the last place
+of binary64 (``tests/data/hard_inputs/log10.txt`` has those within 64).
+
+@PROOF@
+"""
+
+from repjax.primitives.elementary.log2 import scaled_log
+
+# log10(2) and 1/log(10), each in two parts: a multiple of 2**-44 or 2**-28 and the binary64
+# nearest the rest.
+UNIT_HI = float.fromhex("@UNIT10_HI@")
+UNIT_LO = float.fromhex("@UNIT10_LO@")
+INV_HI = float.fromhex("@INV10_HI@")
+INV_LO = float.fromhex("@INV10_LO@")
+
+
+def body(x):
+    """Correctly rounded base-10 logarithm of a canonical float32 array."""
+    return scaled_log(x, UNIT_HI, UNIT_LO, INV_HI, INV_LO)

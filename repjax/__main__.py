@@ -1,0 +1,21 @@
+"""The command line: ``python -m repjax COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from repjax.verify import prove
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status (2: a request that cannot be met)."""
+    parser = argparse.ArgumentParser(prog="python -m repjax", description="Tools that check bits.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    prove.add_command(commands)
+    parsed = parser.parse_args(arguments)
+    return parsed.run(parsed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
