@@ -10,7 +10,7 @@ Design: cos(x) = sin(|x| + pi/2), by :mod:`.sin`.
 Hard inputs: results come as close to a rounding boundary as 0.13 units in the last place
 of binary64 (``tests/data/hard_inputs/cos.txt`` has those within 64).
 
-@PROOF@
+Not yet proven over all inputs.
 """
 
 import numpy as np

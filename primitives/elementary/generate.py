@@ -159,7 +159,100 @@ def _erf_inv():
     )
 
 
-FUNCTIONS = {"exp": _exp, "log": _log, "erf": _erf, "erf_inv": _erf_inv}
+def _odd(name, f, high, degree):
+    # f(x) = x + x**3 p(t), t = x**2, error relative to f(x), 0 <= t <= high.
+    def rest(t):
+        x = mpmath.sqrt(t)
+        return (f(x) / x - 1) / t
+
+    def weight(t):
+        x = mpmath.sqrt(t)
+        return t * x / f(x)
+
+    return Polynomial(name, rest, weight, 0, high, degree)
+
+
+def _even(name, f, second, high, degree):
+    # f(x) = 1 + second t + t**2 p(t), t = x**2, error relative to f(x), 0 <= t <= high.
+    def rest(t):
+        return (f(mpmath.sqrt(t)) - 1 - mpf(second) * t) / t**2
+
+    return Polynomial(name, rest, lambda t: t**2 / f(mpmath.sqrt(t)), 0, high, degree)
+
+
+def _exp2():
+    # 2**r = 1 + r log(2) + r**2 p(r), error relative to 2**r - 1.
+    def expm1(r):
+        return mpmath.expm1(r * mpmath.log(2))
+
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda r: (expm1(r) - r * mpmath.log(2)) / r**2,
+        lambda r: r**2 / expm1(r),
+        -0.5,
+        0.5,
+        10,
+    )
+
+
+def _cbrt():
+    # p(m) = m**(-1/3), relative error, 1 <= m <= 2.
+    yield Polynomial(
+        "COEFFICIENTS", lambda m: 1 / mpmath.cbrt(m), lambda m: mpmath.cbrt(m), 1, 2, 6
+    )
+
+
+def _trigonometric():
+    # |r| <= pi/4, and a little for the rounding of k.
+    yield _odd("SIN", mpmath.sin, 0.6169, 6)
+    yield _even("COS", mpmath.cos, -0.5, 0.6169, 5)
+
+
+def _atan():
+    # |q| <= tan(pi/8).
+    yield _odd("COEFFICIENTS", mpmath.atan, 0.17158, 10)
+
+
+def _asin():
+    # s <= 1/2.
+    yield _odd("COEFFICIENTS", mpmath.asin, 0.25, 12)
+
+
+def _sinh():
+    # |r| <= log(2)/2, and a little for a contracted k.
+    yield _odd("SINH", mpmath.sinh, 0.12012, 4)
+    yield _even("COSH", mpmath.cosh, 0.5, 0.12012, 4)
+
+
+def _atanh():
+    # |q| <= 0.2007.
+    yield _odd("COEFFICIENTS", mpmath.atanh, 0.0403, 7)
+
+
+def _erfc():
+    # erfc(x) = e**(-x**2) p(t) / (x + 7/2), t = (x - 7/2) / (x + 7/2), relative error,
+    # 1/2 <= x <= 37/4.
+    def f(t):
+        x = mpf(7) / 2 * (1 + t) / (1 - t)
+        return mpmath.exp(x**2) * mpmath.erfc(x) * (x + mpf(7) / 2)
+
+    yield Polynomial("COEFFICIENTS", f, lambda t: 1 / f(t), -0.75, 23 / 51, 18)
+
+
+FUNCTIONS = {
+    "exp": _exp,
+    "exp2": _exp2,
+    "log": _log,
+    "cbrt": _cbrt,
+    "trigonometric": _trigonometric,
+    "atan": _atan,
+    "asin": _asin,
+    "sinh": _sinh,
+    "atanh": _atanh,
+    "erf": _erf,
+    "erfc": _erfc,
+    "erf_inv": _erf_inv,
+}
 
 
 def block(p: Polynomial) -> str:

@@ -13,17 +13,17 @@ log10(2) = UNIT_HI + UNIT_LO (UNIT_HI a multiple of 2**-44) and
 Hard inputs: results come as close to a rounding boundary as 0.09 units in the last place
 of binary64 (``tests/data/hard_inputs/log10.txt`` has those within 64).
 
-@PROOF@
+Not yet proven over all inputs.
 """
 
 from repjax.primitives.elementary.log2 import scaled_log
 
 # log10(2) and 1/log(10), each in two parts: a multiple of 2**-44 or 2**-28 and the binary64
 # nearest the rest.
-UNIT_HI = float.fromhex("@UNIT10_HI@")
-UNIT_LO = float.fromhex("@UNIT10_LO@")
-INV_HI = float.fromhex("@INV10_HI@")
-INV_LO = float.fromhex("@INV10_LO@")
+UNIT_HI = float.fromhex("0x1.34413509f7800p-2")
+UNIT_LO = float.fromhex("0x1.fef311f12b358p-46")
+INV_HI = float.fromhex("0x1.bcb7b14000000p-2")
+INV_LO = float.fromhex("0x1.26e50e32a6ab7p-30")
 
 
 def body(x):

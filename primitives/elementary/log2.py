@@ -16,7 +16,7 @@ hi + lo is rounded to odd at 53 bits.
 Hard inputs: the closest a result comes to a rounding boundary is 2.69 units in the last
 place of binary64 (``tests/data/hard_inputs/log2.txt`` has those within 64).
 
-@PROOF@
+Not yet proven over all inputs.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ from repjax.primitives.elementary.log import COEFFICIENTS, split
 from repjax.primitives.elementary.polynomial import const, fast_two_sum, horner
 
 # 1/log(2) in two parts: a multiple of 2**-27 and the binary64 nearest the rest.
-INV_HI = float.fromhex("@INV2_HI@")
-INV_LO = float.fromhex("@INV2_LO@")
+INV_HI = float.fromhex("0x1.7154766000000p+0")
+INV_LO = float.fromhex("-0x1.a8fa03d1105e0p-29")
 
 
 def scaled_log(x, unit_hi, unit_lo, inv_hi, inv_lo):

@@ -11,7 +11,7 @@ series.  hi + lo is rounded to odd at 53 bits.
 Hard inputs: results come as close to a rounding boundary as 0.25 units in the last place
 of binary64 (``tests/data/hard_inputs/sin.txt`` has those within 64).
 
-@PROOF@
+Not yet proven over all inputs.
 """
 
 from jax import lax

@@ -11,7 +11,7 @@ Design: sin / cos, or -cos / sin in an odd quadrant, both as hi + lo from
 Hard inputs: results come as close to a rounding boundary as 0.29 units in the last place
 of binary64 (``tests/data/hard_inputs/tan.txt`` has those within 64).
 
-@PROOF@
+Not yet proven over all inputs.
 """
 
 from jax import lax

@@ -29,17 +29,44 @@ from repjax.primitives import canonical
 from repjax.primitives.elementary.pairs import head
 from repjax.primitives.elementary.polynomial import const, constants, fast_two_sum, horner
 
-@COEFFICIENTS@
+# python -m repjax.primitives.elementary.generate trigonometric
+# degree 6, weighted error 2**-57.14
+SIN = constants("""
+    -0x1.5555555555555p-3
+    0x1.111111111110bp-7
+    -0x1.a01a01a018a6dp-13
+    0x1.71de3a5330951p-19
+    -0x1.ae64528d8bd05p-26
+    0x1.61208c4f9dfc1p-33
+    -0x1.aaa24a3c62a57p-41
+""")
+# degree 5, weighted error 2**-59.72
+COS = constants("""
+    0x1.555555555554bp-5
+    -0x1.6c16c16c14f94p-10
+    0x1.a01a019c8487dp-16
+    -0x1.27e4f7eaeab16p-22
+    0x1.1ee9d7ccf6e13p-29
+    -0x1.8fa4a5ad00e71p-37
+""")
 
 # floor(2/pi * 2**262), most significant word first.
 TWO_OVER_PI = (
-@TWO_OVER_PI@
+    0x00000028,
+    0xBE60DB93,
+    0x91054A7F,
+    0x09D5F47D,
+    0x4D377036,
+    0xD8A5664F,
+    0x10E4107F,
+    0x9458EAF7,
+    0xAEF1586D,
 )
 # pi/2 in two parts (a multiple of 2**-23 and the binary64 nearest the rest), and in one,
 # each times the weight of the integer it multiplies.
-P_HI = float.fromhex("@PIO2_24@") * 2.0**-30
-P_LO = float.fromhex("@PIO2_24_LO@") * 2.0**-30
-P = float.fromhex("@PIO2@") * 2.0**-94
+P_HI = float.fromhex("0x1.921fb60000000p+0") * 2.0**-30
+P_LO = float.fromhex("-0x1.777a5cf72cecep-25") * 2.0**-30
+P = float.fromhex("0x1.921fb54442d18p+0") * 2.0**-94
 
 _WORD = 0xFFFFFFFF
 
