@@ -11,7 +11,8 @@ from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
-    "transpose unstack device_put sharding_constraint optimization_barrier"
+    "transpose unstack device_put sharding_constraint reshard mesh_cast "
+    "optimization_barrier"
 )
 _COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite"
 # Integers only; keys of another generator than threefry are refused before (repjax.rules).

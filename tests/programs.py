@@ -218,7 +218,8 @@ def train_sgd_explicit():
 
 def train_sgd_sharded():
     """The batch is split over all devices there are."""
-    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=auto)
     batch = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
     return _train(
         repjax.reproducible, optimizer=_momentum(), place=lambda x: jax.device_put(x, batch)
