@@ -1,0 +1,428 @@
+"""The explicit way in: repjax.lax, repjax.numpy and repjax.nn against their stock namesakes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from bits import assert_same_bits, normal, same_bits
+from flax import linen
+from jax import lax
+
+import repjax
+from repjax import nn
+
+A, B, V = normal((4, 4)), normal((4, 4), 1), normal(4, 2)
+I = np.int32([[1, -2, 3, 0]] * 4)
+IMAGE, KERNEL = normal((2, 3, 6, 5)), normal((4, 3, 2, 2), 1)
+WINDOW = {"window_dimensions": (2, 2), "window_strides": (1, 2), "padding": "SAME"}
+
+# --- repjax.lax -------------------------------------------------------------------------
+
+# Arguments for every function; those of one array are called with A.
+CALLS = {
+    **dict.fromkeys(["add", "sub", "mul", "div", "max", "min", "dot"], ((A, B), {})),
+    "batch_matmul": ((A[None], B[None]), {}),
+    "pow": ((A, I), {}),
+    "integer_pow": ((A, 3), {}),
+    "clamp": ((-1.0, A, 1.0), {}),
+    "round": ((A, lax.RoundingMethod.TO_NEAREST_EVEN), {}),
+    "convert_element_type": ((A, np.int8), {}),
+    "bitcast_convert_type": ((A, np.int32), {}),
+    "reduce_sum": ((A,), {"axes": (0,)}),
+    "reduce_max": ((A,), {"axes": (0, 1)}),
+    "reduce_min": ((A,), {"axes": ()}),
+    "argmax": ((A, 1, np.int32), {}),
+    "argmin": ((A,), {"axis": 0, "index_dtype": np.uint8}),
+    "reduce_window": ((A, 0.0, lax.add), WINDOW),
+    "dot_general": ((A, B), {"dimension_numbers": (((0,), (1,)), ((), ()))}),
+    "conv": ((IMAGE, KERNEL, (1, 2), "SAME"), {}),
+    "conv_general_dilated": ((IMAGE, KERNEL, (1, 2), "SAME"), {"rhs_dilation": (2, 1)}),
+    "conv_with_general_padding": (
+        (IMAGE, KERNEL, (1, 1), [(1, 0), (0, 1)]),
+        {"lhs_dilation": (2, 1), "rhs_dilation": None},
+    ),
+    "conv_transpose": (
+        (IMAGE.transpose(0, 2, 3, 1), KERNEL.transpose(2, 3, 1, 0), (2, 2), "SAME"),
+        {},
+    ),
+}
+
+
+def public(module):
+    return {
+        name: f
+        for name, f in vars(module).items()
+        if callable(f) and not name.startswith("_") and getattr(lax, name, None) is not None
+    }
+
+
+LAX = sorted(public(repjax.lax))
+SUMS = {"reduce_sum"}
+CONTRACTIONS = {name for name in LAX if "dot" in name or "conv_" in name}
+CONTRACTIONS |= {"conv", "batch_matmul"}
+CONTRACTIONS -= {"convert_element_type"}
+each_function = pytest.mark.parametrize("name", LAX)
+
+
+def test_the_table_has_every_function_of_the_module():
+    assert set(CALLS) <= set(LAX)
+    for name in set(LAX) - set(CALLS):  # the others take one array
+        first, *rest = inspect.signature(getattr(lax, name)).parameters.values()
+        assert all(p.default is not p.empty for p in rest), f"{name} is not in the table"
+
+
+@each_function
+def test_signatures_include_those_of_jax(name):
+    ours, stock = (inspect.signature(getattr(m, name)).parameters for m in (repjax.lax, lax))
+    for parameter in stock.values():
+        assert ours[parameter.name].default == parameter.default, parameter
+        assert ours[parameter.name].kind == parameter.kind
+    beyond = set(ours) - set(stock)
+    assert beyond == ({"accumulation"} if name in SUMS | CONTRACTIONS else set())
+
+
+@each_function
+def test_documented(name):
+    function = getattr(repjax.lax, name)
+    assert f"jax.lax.{name}" in function.__doc__
+    assert "docs/numerics.md" in function.__doc__
+    assert function.__module__ == "repjax.lax"
+    assert function.__name__ == name
+
+
+@each_function
+def test_results_are_of_the_stock_type_and_near_it(name):
+    args, options = CALLS.get(name, ((np.abs(A) * np.float32(0.3),), {}))
+    ours, stock = (getattr(m, name)(*args, **options) for m in (repjax.lax, lax))
+    assert (ours.dtype, ours.shape, ours.weak_type) == (stock.dtype, stock.shape, stock.weak_type)
+    ours, stock = (np.asarray(x).astype(np.float64) for x in (ours, stock))
+    if name != "bitcast_convert_type":
+        assert (np.abs(ours - stock) <= 2.0**-20 * np.maximum(1, np.abs(stock))).all()
+
+
+@each_function
+def test_explicit_is_the_stock_function_made_reproducible(name):
+    args, options = CALLS.get(name, ((np.abs(A) * np.float32(0.3),), {}))
+    arrays = [i for i, x in enumerate(args) if isinstance(x, np.ndarray)]
+
+    def stock(*xs):
+        filled = list(args)
+        for i, x in zip(arrays, xs, strict=True):
+            filled[i] = x
+        return getattr(lax, name)(*filled, **options)
+
+    operands = [args[i] for i in arrays]
+    expected = repjax.reproducible(stock)(*operands)
+    assert_same_bits(getattr(repjax.lax, name)(*args, **options), expected)
+    with repjax.enabled():
+        assert_same_bits(jax.jit(stock)(*operands), expected, "switch")
+
+
+def test_array_likes_and_scalars():
+    """Python scalars are weak, as in jax.lax; JAX and NumPy arrays are the same."""
+    expected = np.float32([1.5, 3.5])
+    for x in (np.float32([1, 3]), jnp.float32([1, 3])):
+        assert_same_bits(repjax.lax.add(x, 0.5), expected)
+        assert_same_bits(repjax.lax.add(0.5, x), expected)
+    assert repjax.lax.add(1.0, 2.0).weak_type
+
+
+def test_errors_are_those_of_jax():
+    for module in (repjax.lax, lax):
+        with pytest.raises(TypeError, match="shapes"):
+            module.add(A, normal((3, 4)))
+        with pytest.raises(TypeError):
+            module.add(A, "text")
+    with pytest.raises(repjax.RefusedError, match="expected float32, received bfloat16"):
+        repjax.lax.add(A.astype(jnp.bfloat16), B.astype(jnp.bfloat16))
+    with pytest.raises(TypeError, match=r"expected three float32 arrays of one shape, received"):
+        repjax.lax.fma(A, B, V)
+
+
+def test_accumulation_of_sums():
+    x = normal(1000)
+    sums = {
+        a: np.asarray(repjax.lax.reduce_sum(x, (0,), accumulation=a))
+        for a in ("pairwise", "sequential")
+    }
+    assert not same_bits(*sums.values())
+    assert_same_bits(repjax.lax.reduce_sum(x, (0,)), sums["pairwise"])
+    assert_same_bits(sums["sequential"], np.cumsum(x)[-1])
+    with pytest.raises(ValueError, match="expected one of pairwise, sequential; received 'kahan'"):
+        repjax.lax.reduce_sum(x, (0,), accumulation="kahan")
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACTIONS))
+def test_accumulation_of_contractions(name):
+    args, options = CALLS[name]
+    function = getattr(repjax.lax, name)
+    result = function(*args, **options, accumulation="sequential")
+    assert_same_bits(result, function(*args, **options))
+    text = f"{name}: expected accumulation='sequential', received 'pairwise'"
+    with pytest.raises(ValueError, match=text):
+        function(*args, **options, accumulation="pairwise")
+
+
+# --- repjax.numpy -----------------------------------------------------------------------
+
+NUMPY_CALLS = {
+    "sum": ((A,), {"axis": 1, "keepdims": True}),
+    "mean": ((A,), {"axis": (0, 1)}),
+    "var": ((A,), {"axis": 0, "ddof": 1}),
+    "std": ((A,), {"where": A > 0}),
+    "max": ((A,), {"axis": 1, "initial": 0.5}),
+    "min": ((A,), {}),
+    "argmax": ((A,), {"axis": 0}),
+    "argmin": ((A,), {}),
+    "dot": ((A, V), {}),
+    "matmul": ((A, B), {}),
+    "einsum": (("ij,kj,j->ki", A, B, V), {}),
+    "tensordot": ((A, B), {"axes": 2}),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY_CALLS)
+def test_numpy(name):
+    args, options = NUMPY_CALLS[name]
+    stock = getattr(jnp, name)
+    expected = repjax.reproducible(
+        lambda *xs: stock(*[a for a in args if isinstance(a, str)], *xs, **options)
+    )(*[a for a in args if not isinstance(a, str)])
+    assert_same_bits(getattr(repjax.numpy, name)(*args, **options), expected)
+    plain = stock(*args, **options)
+    assert (plain.dtype, plain.shape) == (expected.dtype, expected.shape)
+    assert (np.abs(plain - expected) <= 2.0**-20 * np.maximum(1, np.abs(plain))).all()
+
+
+# --- repjax.nn: layers --------------------------------------------------------------------
+
+UNIFORM = {"kernel_init": linen.initializers.glorot_uniform()}
+BIAS = {"bias_init": linen.initializers.uniform(0.1)}
+X, SEQUENCE, PICTURE = normal((5, 6)), normal((2, 7, 6)), normal((2, 6, 5, 4))
+LAYERS = {
+    "Dense": (("Dense", 3), {}, X),
+    "Dense, default initialiser": (("Dense", 3), {"kernel_init": None}, X),
+    "Dense without bias": (("Dense", 3), {"use_bias": False}, X),
+    "Dense on sequences": (("Dense", 3), {}, SEQUENCE),
+    "Dense on a vector": (("Dense", 3), {}, V),
+    "DenseGeneral": (("DenseGeneral", (2, 3)), {}, X),
+    "DenseGeneral over two axes": (("DenseGeneral", 4), {"axis": (-2, -1)}, SEQUENCE),
+    "DenseGeneral with batch": (("DenseGeneral", 4), {"batch_dims": (0,), "axis": -1}, SEQUENCE),
+    "Conv": (("Conv", 3, (3, 2)), {}, PICTURE),
+    "Conv, strided": (("Conv", 3, (3, 3)), {"strides": (2, 3)}, PICTURE),
+    "Conv, valid": (("Conv", 3, (3, 3)), {"padding": "VALID"}, PICTURE),
+    "Conv, circular": (("Conv", 3, (3, 3)), {"padding": "CIRCULAR"}, PICTURE),
+    "Conv, padded": (("Conv", 3, (3, 3)), {"padding": ((2, 0), (1, 3))}, PICTURE),
+    "Conv, dilated": (
+        ("Conv", 3, (2, 2)),
+        {"kernel_dilation": (2, 1), "input_dilation": (1, 2)},
+        PICTURE,
+    ),
+    "Conv, grouped": (("Conv", 6, (2, 2)), {"feature_group_count": 2}, PICTURE),
+    "Conv, depthwise": (("Conv", 4, (2, 2)), {"feature_group_count": 4}, PICTURE),
+    "Conv without bias": (("Conv", 3, (3, 3)), {"use_bias": False}, PICTURE),
+    "Conv of one dimension": (("Conv", 3, (3,)), {"padding": "CAUSAL"}, SEQUENCE),
+    "Conv without batch": (("Conv", 3, (3, 3)), {}, PICTURE[0]),
+    "ConvTranspose": (("ConvTranspose", 3, (3, 3)), {"strides": (2, 2)}, PICTURE),
+    "ConvTranspose, valid": (
+        ("ConvTranspose", 3, (2, 2)),
+        {"padding": "VALID", "transpose_kernel": False},
+        PICTURE,
+    ),
+    "ConvTranspose, circular": (("ConvTranspose", 3, (3,)), {"padding": "CIRCULAR"}, SEQUENCE),
+}
+each_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def layer(module, name):
+    """A layer, with initialisers that give biases too."""
+    (kind, *args), options, x = LAYERS[name]
+    options = {**UNIFORM, **BIAS, **options}
+    if not options.get("use_bias", True):
+        del options["bias_init"]
+    if options["kernel_init"] is None:
+        del options["kernel_init"]
+    return getattr(module, kind)(*args, **options), x
+
+
+@functools.cache
+def parameters(name):
+    """Of the reproducible layer, and of the stock one, from the same seed."""
+    return tuple(
+        model.init(jax.random.key(3), x) for model, x in (layer(m, name) for m in (nn, linen))
+    )
+
+
+@each_layer
+def test_parameters(name):
+    """The tree, shapes and types of Flax; bits of Flax's initialisation made reproducible."""
+    ours, stock = parameters(name)
+    kinds = [jax.tree.map(lambda p: (p.shape, p.dtype), tree) for tree in (ours, stock)]
+    assert kinds[0] == kinds[1]
+    for a, b in zip(*map(jax.tree.leaves, (ours, stock)), strict=True):
+        assert np.abs(a - b).max() <= 2.0**-22
+        assert a.std() > 0
+    model, x = layer(linen, name)
+    assert_same_bits(ours, repjax.reproducible(model.init)(jax.random.key(3), x))
+
+
+def _value_and_gradients(model):
+    def run(variables, x, cotangent):
+        value, pullback = jax.vjp(model.apply, variables, x)
+        return value, pullback(cotangent)
+
+    return run
+
+
+@each_layer
+def test_layers_are_the_stock_layers_made_reproducible(name):
+    """Value and gradients; and either layer takes the other's parameters."""
+    (model, x), (stock, _) = layer(nn, name), layer(linen, name)
+    ours = jax.jit(_value_and_gradients(model))
+    theirs = repjax.reproducible(_value_and_gradients(stock))
+    for variables in parameters(name):
+        cotangent = normal(jax.eval_shape(stock.apply, variables, x).shape, 4)
+        result = ours(variables, x, cotangent)
+        assert_same_bits(result, theirs(variables, x, cotangent))
+        plain = jax.jit(_value_and_gradients(stock))(variables, x, cotangent)
+        for a, b in zip(*map(jax.tree.leaves, (result, plain)), strict=True):
+            assert np.abs(a - b).max() <= 2.0**-18 * max(1, np.abs(b).max())
+    assert_same_bits(model.apply(variables, x), result[0], "eager")
+
+
+def test_layers_are_linen_modules():
+    for kind in ("Dense", "DenseGeneral", "Conv", "ConvTranspose"):
+        ours, stock = getattr(nn, kind), getattr(linen, kind)
+        assert issubclass(ours, stock)
+        assert ours.__name__ == kind
+        assert ours.__module__ == "repjax.nn"
+        assert ours.__doc__.startswith("Reproducible")
+        assert inspect.signature(ours) == inspect.signature(stock)
+
+
+def _network(module, pools):
+    class Network(linen.Module):
+        """Stock structure around the layers of ``module``."""
+
+        @linen.compact
+        def __call__(self, x):
+            x = pools.relu(module.Conv(4, (3, 3), name="first")(x))
+            x = pools.max_pool(x, (2, 2), (2, 2))
+            x = pools.tanh(module.ConvTranspose(3, (2, 2))(x))
+            x = pools.avg_pool(x, (2, 2), (1, 1)).reshape(x.shape[0], -1)
+            x = linen.Sequential([module.Dense(7), pools.silu, module.Dense(3)])(x)
+            return pools.log_softmax(x)
+
+    return Network()
+
+
+def test_models_interchange_parameters():
+    ours, stock = _network(nn, nn), _network(linen, linen)
+    key = jax.random.key(1)
+    variables = jax.jit(ours.init)(key, PICTURE)
+    assert_same_bits(variables, repjax.reproducible(stock.init)(key, PICTURE), "init")
+    cotangent = normal((2, 3), 8)
+    result = jax.jit(_value_and_gradients(ours))(variables, PICTURE, cotangent)
+    whole = repjax.reproducible(_value_and_gradients(stock))(variables, PICTURE, cotangent)
+    assert_same_bits(result, whole)
+    assert_same_bits(ours.apply(variables, PICTURE), result[0], "eager")
+
+
+def test_layers_inside_lifted_transformations():
+    wrapped = {
+        "remat": lambda dense: linen.remat(dense)(3, **UNIFORM),
+        "vmap": lambda dense: linen.vmap(
+            dense, variable_axes={"params": 0}, split_rngs={"params": True}
+        )(3, **UNIFORM),
+        "jit": lambda dense: linen.jit(dense)(3, **UNIFORM),
+    }
+    for name, wrap in wrapped.items():
+        ours, stock = wrap(nn.Dense), wrap(linen.Dense)
+        variables = ours.init(jax.random.key(0), SEQUENCE)
+        cotangent = normal((2, 7, 3), 1)
+        expected = repjax.reproducible(_value_and_gradients(stock))(variables, SEQUENCE, cotangent)
+        result = jax.jit(_value_and_gradients(ours))(variables, SEQUENCE, cotangent)
+        assert_same_bits(result, expected, name)
+
+
+def test_half_precision_layers_are_refused():
+    with pytest.raises(repjax.RefusedError, match="expected float32 operands, received bfloat16"):
+        nn.Dense(3, dtype=jnp.bfloat16).init(jax.random.key(0), X)
+
+
+# --- repjax.nn: functions -----------------------------------------------------------------
+
+LABELS, WEIGHTS = np.array([1, 0, 5, 3, 3]), np.abs(normal((5, 6), 3))
+FUNCTIONS = {
+    **{
+        name: (name, getattr(jax.nn, name), (X,), {})
+        for name in (
+            "relu gelu tanh sigmoid silu softplus elu leaky_relu softmax log_softmax logsumexp".split()  # noqa: SIM905
+        )
+    },
+    "leaky_relu, slope": ("leaky_relu", jax.nn.leaky_relu, (X, 0.3), {}),
+    "elu, scale": ("elu", jax.nn.elu, (X,), {"alpha": 0.3}),
+    "softmax, axis": ("softmax", jax.nn.softmax, (X,), {"axis": 0}),
+    "softmax, mask": ("softmax", jax.nn.softmax, (X,), {"where": X > -1}),
+    "log_softmax, axes": ("log_softmax", jax.nn.log_softmax, (X,), {"axis": (0, 1)}),
+    "logsumexp, weights": ("logsumexp", jax.nn.logsumexp, (X,), {"axis": 1, "b": WEIGHTS}),
+    "logsumexp, sign": (
+        "logsumexp",
+        jax.nn.logsumexp,
+        (X,),
+        {"axis": 1, "b": X, "return_sign": True},
+    ),
+    "one_hot": ("one_hot", jax.nn.one_hot, (LABELS, 6), {}),
+    "max_pool": ("max_pool", linen.max_pool, (PICTURE, (2, 3)), {"strides": (2, 1)}),
+    "max_pool, same": ("max_pool", linen.max_pool, (PICTURE, (2, 2)), {"padding": "SAME"}),
+    "avg_pool": ("avg_pool", linen.avg_pool, (PICTURE, (2, 3)), {"strides": (1, 2)}),
+    "avg_pool, padding": (
+        "avg_pool",
+        linen.avg_pool,
+        (PICTURE, (3, 3)),
+        {"padding": "SAME", "count_include_pad": False},
+    ),
+    "cross entropy": (
+        "softmax_cross_entropy",
+        optax.softmax_cross_entropy,
+        (X, WEIGHTS),
+        {},
+    ),
+    "cross entropy of labels": (
+        "softmax_cross_entropy_with_integer_labels",
+        optax.softmax_cross_entropy_with_integer_labels,
+        (X, LABELS),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_the_stock_functions_made_reproducible(name):
+    key, stock, args, options = FUNCTIONS[name]
+    function = getattr(nn, key)
+    dynamic = {k: v for k, v in options.items() if isinstance(v, np.ndarray)}
+    static = {k: v for k, v in options.items() if k not in dynamic}
+    n = sum(isinstance(a, np.ndarray) for a in args)
+
+    def whole(*xs, **dynamic):
+        return stock(*xs, *args[n:], **static, **dynamic)
+
+    expected = repjax.reproducible(whole)(*args[:n], **dynamic)
+    assert_same_bits(function(*args, **options), expected, "eager")
+    assert_same_bits(jax.jit(lambda *xs: function(*xs, *args[n:], **options))(*args[:n]), expected)
+    plain = stock(*args, **options)
+    for a, b in zip(*map(jax.tree.leaves, (expected, plain)), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert np.abs(a - b).max() <= 2.0**-20 * max(1, np.abs(b).max())
+
+
+def test_functions_have_the_signatures_of_the_stock_functions():
+    for key, stock, *_ in FUNCTIONS.values():
+        assert inspect.signature(getattr(nn, key)) == inspect.signature(stock), key
