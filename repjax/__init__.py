@@ -2,9 +2,17 @@
 
 * :func:`reproducible` makes one function reproducible, such as a whole training step;
 * ``jax.config.update("repjax_enable", True)`` and :func:`enabled` make every program so;
-* :mod:`repjax.lax`, :mod:`repjax.nn` and :mod:`repjax.optim` are the explicit way;
+* :mod:`repjax.lax`, :mod:`repjax.numpy`, :mod:`repjax.nn` and :mod:`repjax.optim` are the
+  explicit way;
 * :func:`digest` names the exact bits of a tree of arrays.
 """
+
+import pathlib as _pathlib
+
+_here = _pathlib.Path(__file__).parent
+if not (_here / "primitives").is_dir():
+    # A source tree: `primitives` and `models` stand beside this folder (see pyproject.toml).
+    __path__.append(str(_here.parent))
 
 from repjax import lax as lax
 from repjax import nn as nn
