@@ -12,6 +12,7 @@ Functions of ``jax.lax`` that compute nothing in floating point (``reshape``, ``
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from jax import lax as _stock
 from repjax.explicit import explicit as _explicit
 from repjax.primitives.arithmetic import canonicalize as _canonicalize
 from repjax.primitives.contract import fma_p as _fma_p
+from repjax.primitives.elementary import log2_p as _log2_p
+from repjax.primitives.elementary import log10_p as _log10_p
 
 _NOTE = "\n\n    Reproducible form of ``jax.lax.{name}``; see ``docs/numerics.md``.\n\n    {text}"
 _SUM = (
@@ -42,6 +45,14 @@ def _documented(twin: Callable[..., Any], name: str, text: str = "") -> Callable
     return twin
 
 
+def _show_accumulation(twin: Callable[..., Any], default: str | None) -> Callable[..., Any]:
+    """Put the keyword that the twin has beyond the stock function into its signature."""
+    stock = inspect.signature(twin)
+    more = inspect.Parameter("accumulation", inspect.Parameter.KEYWORD_ONLY, default=default)
+    twin.__signature__ = stock.replace(parameters=[*stock.parameters.values(), more])
+    return twin
+
+
 def _plain(name: str) -> Callable[..., Any]:
     return _documented(_explicit(getattr(_stock, name)), name)
 
@@ -53,7 +64,7 @@ def _sum(name: str) -> Callable[..., Any]:
     def twin(*args, accumulation: str | None = None, **kwargs):
         return _explicit(stock, accumulation=accumulation)(*args, **kwargs)
 
-    return _documented(twin, name, _SUM)
+    return _show_accumulation(_documented(twin, name, _SUM), None)
 
 
 def _contraction(name: str) -> Callable[..., Any]:
@@ -68,7 +79,7 @@ def _contraction(name: str) -> Callable[..., Any]:
             )
         return reproducible(*args, **kwargs)
 
-    return _documented(twin, name, _CONTRACTION)
+    return _show_accumulation(_documented(twin, name, _CONTRACTION), "sequential")
 
 
 add = _plain("add")
@@ -94,12 +105,26 @@ convert_element_type = _plain("convert_element_type")
 bitcast_convert_type = _plain("bitcast_convert_type")
 
 exp = _plain("exp")
+exp2 = _plain("exp2")
 expm1 = _plain("expm1")
 log = _plain("log")
 log1p = _plain("log1p")
-tanh = _plain("tanh")
+cbrt = _plain("cbrt")
 logistic = _plain("logistic")
+sin = _plain("sin")
+cos = _plain("cos")
+tan = _plain("tan")
+asin = _plain("asin")
+acos = _plain("acos")
+atan = _plain("atan")
+sinh = _plain("sinh")
+cosh = _plain("cosh")
+tanh = _plain("tanh")
+asinh = _plain("asinh")
+acosh = _plain("acosh")
+atanh = _plain("atanh")
 erf = _plain("erf")
+erfc = _plain("erfc")
 erf_inv = _plain("erf_inv")
 
 reduce_max = _plain("reduce_max")
@@ -139,3 +164,30 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
             f"{[f'{x.dtype}{list(x.shape)}' for x in operands]}; convert and broadcast them first"
         )
     return _canonicalize(_fma_p.bind(*operands))
+
+
+def _logarithm(primitive, base: int) -> Callable[..., Any]:
+    def log(x: jax.Array) -> jax.Array:
+        x = _canonicalize(jax.numpy.asarray(x))
+        if x.dtype != "float32":
+            raise TypeError(
+                f"log{base}: expected a float32 array, received {x.dtype}; convert it first"
+            )
+        return _canonicalize(primitive.bind(x))
+
+    log.__name__ = log.__qualname__ = f"log{base}"
+    log.__doc__ = f"""The logarithm to base {base}, correctly rounded, then canonical.
+
+    ``jax.numpy.log{base}`` may be a quotient of two natural logarithms, and then has other bits.
+
+    Args:
+      x: a float32 array.
+
+    Returns:
+      A float32 array of its shape: -inf for 0, NaN below 0.
+    """
+    return log
+
+
+log2 = _logarithm(_log2_p, 2)
+log10 = _logarithm(_log10_p, 10)

@@ -94,6 +94,118 @@ CASES = {
         (1, 0.5411961, 0.99662533, 2.0**-126),
         "e9253805145e628cbbd4668ab46e95f898f25f0bc8724de92f24eb230eacf424",
     ),
+    "exp2": Case(
+        lambda x: mpmath.mpf(2) ** x,
+        (-inf, inf),
+        {-inf: 0, inf: inf, 0: 1, 10: 1024, -126: 0, -125: 2.0**-125},
+        (128, -126, 0.5, -0.5, 150, -150),
+        "008ad7fde3a0e502abb866b3d7fbca4e34ec3b450422d1276192130fa5b07c41",
+    ),
+    "log2": Case(
+        lambda x: mpmath.log(x) / mpmath.log(2),
+        (0, inf),
+        {-inf: nan, -1: nan, 0: -inf, 1: 0, 0.125: -3, 2.0**127: 127, inf: inf},
+        (1, 0.70710678, 1.4142135, 2.0**-126),
+        "e8e05c1d2dfb6f8866f3a1f48d6fdaa01cf66f70d585008feb5803f8cfa44f83",
+    ),
+    "log10": Case(
+        mpmath.log10,
+        (0, inf),
+        {-inf: nan, -1: nan, 0: -inf, 1: 0, 10: 1, 1e10: 10, inf: inf},
+        (1, 0.70710678, 1.4142135, 2.0**-126, 10, 1e10),
+        "d5a42a6d0183968818776f1cb435ab1e59a512a2b56b4546a9d586f5d60030dd",
+    ),
+    "cbrt": Case(
+        lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
+        (-inf, inf),
+        {-inf: -inf, inf: inf, 0: 0, 27: 3, -8: -2, 2.0**-126: 2.0**-42},
+        (1, 2, 4, 8, 27, 2.0**-126),
+        "3ed5134989c86c1afbcc4e38580836fd59ed876a985831baf4734009c0cd039b",
+    ),
+    "sin": Case(
+        mpmath.sin,
+        (-inf, inf),
+        {-inf: nan, inf: nan, 0: 0},
+        (0.5, 0.785, 0.7853982, 1.5707964, 3.1415927, 2.0**22, 1e22),
+        "5ea51af2bd307b87683718becf385cf92a060bbf1479984d7441de9a97287980",
+    ),
+    "cos": Case(
+        mpmath.cos,
+        (-inf, inf),
+        {-inf: nan, inf: nan, 0: 1},
+        (0.5, 0.785, 0.7853982, 1.5707964, 3.1415927, 2.0**22, 1e22),
+        "fd32cb413dcad8a37221dc9ef2a0968659569f80135a32a8b6dd1a1983d6a06e",
+    ),
+    "tan": Case(
+        mpmath.tan,
+        (-inf, inf),
+        {-inf: nan, inf: nan, 0: 0},
+        (0.5, 0.785, 0.7853982, 1.5707964, 3.1415927, 2.0**22, 1e22),
+        "fef06c327f0c4293360dae7b2733b382f1ae494b1e1afb70ba14ac9cbd7b72c2",
+    ),
+    "atan": Case(
+        mpmath.atan,
+        (-inf, inf),
+        {-inf: -1.5707964, inf: 1.5707964, 0: 0, 1: 0.7853982},
+        (0.41421356, 1, 2.4142136, 2.0**64),
+        "c2fafbfa8642a3af50c6958d066cd2b1b0c48005ef0cb1827089ae53b330532d",
+    ),
+    "asin": Case(
+        mpmath.asin,
+        (-1, 1),
+        {-inf: nan, -2: nan, -1: -1.5707964, 0: 0, 1: 1.5707964, inf: nan},
+        (0.5, 1, 2.0**-12),
+        "fab521f7ba40750ff4025e0340fa4fd1136ad0b5e98ddd4ed7a35b762c80971a",
+    ),
+    "acos": Case(
+        mpmath.acos,
+        (-1, 1),
+        {-inf: nan, -2: nan, -1: 3.1415927, 0: 1.5707964, 1: 0, inf: nan},
+        (0.5, 1, 2.0**-12),
+        "7048e0623ec56ac4d3ac7704aa5c2e49541470cb4b6a77fb7b4467f05f119347",
+    ),
+    "sinh": Case(
+        mpmath.sinh,
+        (-inf, inf),
+        {-inf: -inf, inf: inf, 0: 0},
+        (0.34657359, 1.0397208, 89.415985, 150),
+        "f0069148798637a266128da0c48c175bb5e5a4c4fc1be8090f18c20a9f24c9da",
+    ),
+    "cosh": Case(
+        mpmath.cosh,
+        (-inf, inf),
+        {-inf: inf, inf: inf, 0: 1},
+        (0.34657359, 1.0397208, 89.415985, 150),
+        "4307f6d1ad27938baa2e9b6f9ef5187e61806ed4c406e515264c1e6fcc681a38",
+    ),
+    "atanh": Case(
+        mpmath.atanh,
+        (-1, 1),
+        {-inf: nan, -2: nan, -1: -inf, 0: 0, 1: inf, inf: nan},
+        (0.16666667, 0.5, 1),
+        "d0ad34c96d9912633565a98d8f663d9079e143c80461e9315e422181b7a0ecb4",
+    ),
+    "asinh": Case(
+        mpmath.asinh,
+        (-inf, inf),
+        {-inf: -inf, inf: inf, 0: 0},
+        (0.35355338, 1.0606602, 2.0**26, 2.0**64),
+        "f94c9d3e1e7a9f30231374795d9ba8a48df691a175a572613e43351c362163e7",
+    ),
+    "acosh": Case(
+        mpmath.acosh,
+        (1, inf),
+        {-inf: nan, 0: nan, 1: 0, inf: inf},
+        (1, 1.0606602, 1.59099, 2.0**26, 2.0**64),
+        "c7781fc8df8848b46462733f2dd9dd4e15f76792a9989625f287909e4a61783d",
+    ),
+    "erfc": Case(
+        mpmath.erfc,
+        (-inf, inf),
+        {-inf: 2, inf: 0, 0: 1},
+        (0.5, 9.194549, 9.25, 3.8325069),
+        "71f7ebdee4eb36031e9802d0332d5a140465aecfc0e57464406b7a6385b089ba",
+    ),
 }
 each_function = pytest.mark.parametrize("name", CASES)
 
@@ -220,14 +332,38 @@ def test_digest(name):
     assert hashlib.sha256(results.tobytes()).hexdigest() == CASES[name].digest
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "erf"])
+@pytest.mark.parametrize("name", sorted(set(generate.FUNCTIONS) - {"erf_inv"}))
 def test_coefficients_can_be_regenerated(name):
     source = Path(module(name).__file__).read_text()
     for polynomial in generate.FUNCTIONS[name]():
         assert generate.block(polynomial) in source
 
 
-@pytest.mark.parametrize("name", ["log", "logistic"])
+@pytest.mark.parametrize(
+    ("name", "prefix", "exact"),
+    [
+        ("exp2", "LOG2", lambda: mpmath.log(2)),
+        ("log2", "INV", lambda: 1 / mpmath.log(2)),
+        ("log10", "UNIT", lambda: mpmath.log10(2)),
+        ("log10", "INV", lambda: 1 / mpmath.log(10)),
+        ("atan", "PI_2", lambda: mpmath.pi / 2),
+        ("trigonometric", "P", lambda: mpmath.ldexp(mpmath.pi / 2, -30)),
+    ],
+)
+def test_constants_in_two_parts(name, prefix, exact):
+    high, low = (getattr(module(name), f"{prefix}_{part}") for part in ("HI", "LO"))
+    with mpmath.workprec(300):
+        assert float(exact() - mpmath.mpf(high)) == low
+
+
+def test_two_over_pi():
+    with mpmath.workprec(400):
+        want = int(mpmath.floor(mpmath.ldexp(2 / mpmath.pi, 262)))
+    words = module("trigonometric").TWO_OVER_PI
+    assert sum(w << 32 * (8 - i) for i, w in enumerate(words)) == want
+
+
+@pytest.mark.parametrize("name", ["exp2", "log", "logistic", "sin"])
 def test_control_without_rounding_to_odd_hard_inputs_fail(name, monkeypatch):
     monkeypatch.setattr(canonical, "round_to_odd", lambda hi, lo: hi)
     jitted.cache_clear()

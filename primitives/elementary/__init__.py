@@ -9,42 +9,129 @@ from __future__ import annotations
 
 import numpy as np
 from jax import lax
+from jax.interpreters import batching
 
-from repjax.primitives.arithmetic import mul, neg, one_minus_square_p, plain_rule, square_p
+from repjax.primitives.arithmetic import (
+    add,
+    div,
+    mul,
+    neg,
+    one_minus_square_p,
+    plain_rule,
+    rsqrt_p,
+    square_p,
+    sub,
+)
 from repjax.primitives.define import define
-from repjax.primitives.elementary import erf, erf_inv, exp, expm1, log, log1p, logistic, tanh
+from repjax.primitives.elementary import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cbrt,
+    cos,
+    cosh,
+    erf,
+    erf_inv,
+    erfc,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    log2,
+    log10,
+    logistic,
+    sin,
+    sinh,
+    tan,
+    tanh,
+)
 
 #: Derivatives that versions of JAX write as different graphs, by stock primitive: the
 #: contract's graph, ``jvp(tangents, result, x)``.
 DERIVATIVES = {}
 
 
-def _elementary(name, body, stock, jvp=None):
-    primitive = define(name, body, stock, jvp=jvp)
+def _elementary(name, body, jvp=None):
+    """The primitive of a function of ``jax.lax``, its rule and its contract derivative."""
+    primitive = define(name, body, getattr(lax, name), jvp=jvp)
     plain_rule(name, primitive)
     if jvp is not None:
         DERIVATIVES[getattr(lax, f"{name}_p")] = jvp
     return primitive
 
 
-def _expm1_jvp(tangents, result, x):
-    return mul(tangents[0], exp_p.bind(x))
+def _erf_derivative(sign):
+    factor = np.float32(sign * 2 / np.sqrt(np.pi))
+
+    def jvp(tangents, result, x):
+        return mul(factor, mul(tangents[0], exp_p.bind(neg(square_p.bind(x)))))
+
+    return jvp
 
 
-def _tanh_jvp(tangents, result, x):
-    return mul(tangents[0], one_minus_square_p.bind(result))
+def _log_derivative(base):
+    def jvp(tangents, result, x):
+        return div(tangents[0], mul(x, np.float32(np.log(base))))
+
+    return jvp
 
 
-def _erf_jvp(tangents, result, x):
-    gaussian = exp_p.bind(neg(square_p.bind(x)))
-    return mul(np.float32(2 / np.sqrt(np.pi)), mul(tangents[0], gaussian))
+def _logarithm(name, body, base):
+    """A logarithm that not every supported version of ``jax.lax`` has."""
+    jvp = _log_derivative(base)
+    stock = getattr(lax, name, lambda x: lax.div(lax.log(x), lax.full_like(x, np.log(base))))
+    primitive = define(name, body, stock, jvp=jvp)
+    batching.defvectorized(primitive)
+    return primitive
 
 
-exp_p = _elementary("exp", exp.body, lax.exp)
-expm1_p = _elementary("expm1", expm1.body, lax.expm1, _expm1_jvp)
-log_p = _elementary("log", log.body, lax.log)
-log1p_p = _elementary("log1p", log1p.body, lax.log1p)
-tanh_p = _elementary("tanh", tanh.body, lax.tanh, _tanh_jvp)
-logistic_p = _elementary("logistic", logistic.body, lax.logistic)
-erf_p = _elementary("erf", erf.body, lax.erf, _erf_jvp)
-erf_inv_p = _elementary("erf_inv", erf_inv.body, lax.erf_inv)
+_ONE = np.float32(1)
+
+exp_p = _elementary("exp", exp.body)
+exp2_p = _elementary("exp2", exp2.body)
+expm1_p = _elementary("expm1", expm1.body, lambda t, y, x: mul(t[0], exp_p.bind(x)))
+log_p = _elementary("log", log.body)
+log1p_p = _elementary("log1p", log1p.body)
+log2_p = _logarithm("log2", log2.body, 2)
+log10_p = _logarithm("log10", log10.body, 10)
+plain_rule("log2", log2_p)  # which jax.lax has from 0.11 on
+cbrt_p = _elementary("cbrt", cbrt.body)
+logistic_p = _elementary("logistic", logistic.body)
+
+sin_p = _elementary("sin", sin.body)
+cos_p = _elementary("cos", cos.body)
+tan_p = _elementary("tan", tan.body)
+asin_p = _elementary(
+    "asin",
+    asin.body,
+    lambda t, y, x: mul(t[0], rsqrt_p.bind(one_minus_square_p.bind(x))),
+)
+acos_p = _elementary(
+    "acos",
+    acos.body,
+    lambda t, y, x: mul(t[0], neg(rsqrt_p.bind(one_minus_square_p.bind(x)))),
+)
+atan_p = _elementary("atan", atan.body)
+
+sinh_p = _elementary("sinh", sinh.body)
+cosh_p = _elementary("cosh", cosh.body)
+tanh_p = _elementary("tanh", tanh.body, lambda t, y, x: mul(t[0], one_minus_square_p.bind(y)))
+asinh_p = _elementary(
+    "asinh",
+    asinh.body,
+    lambda t, y, x: mul(t[0], rsqrt_p.bind(add(square_p.bind(x), _ONE))),
+)
+acosh_p = _elementary(
+    "acosh",
+    acosh.body,
+    lambda t, y, x: mul(t[0], mul(rsqrt_p.bind(sub(x, _ONE)), rsqrt_p.bind(add(x, _ONE)))),
+)
+atanh_p = _elementary("atanh", atanh.body, lambda t, y, x: div(t[0], one_minus_square_p.bind(x)))
+
+erf_p = _elementary("erf", erf.body, _erf_derivative(1))
+erfc_p = _elementary("erfc", erfc.body, _erf_derivative(-1))
+erf_inv_p = _elementary("erf_inv", erf_inv.body)

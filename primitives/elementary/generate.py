@@ -230,13 +230,15 @@ def _atanh():
 
 
 def _erfc():
-    # erfc(x) = e**(-x**2) p(t) / (x + 7/2), t = (x - 7/2) / (x + 7/2), relative error,
-    # 1/2 <= x <= 37/4.
+    # erfc(x) = e**(-x**2) (139/128 + p(t)) / (x + 7/2), t = (x - 7/2) / (x + 7/2),
+    # relative error, 1/2 <= x <= 37/4.
     def f(t):
         x = mpf(7) / 2 * (1 + t) / (1 - t)
         return mpmath.exp(x**2) * mpmath.erfc(x) * (x + mpf(7) / 2)
 
-    yield Polynomial("COEFFICIENTS", f, lambda t: 1 / f(t), -0.75, 23 / 51, 18)
+    yield Polynomial(
+        "COEFFICIENTS", lambda t: f(t) - mpf(139) / 128, lambda t: 1 / f(t), -0.75, 23 / 51, 18
+    )
 
 
 FUNCTIONS = {

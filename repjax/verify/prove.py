@@ -76,7 +76,7 @@ def make_walk(bounds: tuple[int, int] | None = None, sample: int | None = None) 
 
     Args:
       bounds: the first bit pattern and the one after the last; by default all.
-      sample: how many inputs to take, evenly spaced by an odd step; by default all.
+      sample: about how many inputs to take, evenly spaced by an odd step; by default all.
 
     Raises:
       UsageError: bounds or sample that make no sense.
@@ -95,7 +95,7 @@ def make_walk(bounds: tuple[int, int] | None = None, sample: int | None = None) 
             f"--sample: expected a number from 1 to {stop - start}, received {sample}; there "
             "are no more inputs in the range"
         )
-    return range(start, stop, max(1, (stop - start) // sample - 1) | 1)[:sample]
+    return range(start, stop, (stop - start) // sample | 1)
 
 
 # --- in a worker ----------------------------------------------------------------------
@@ -225,25 +225,25 @@ def workers(isa: str | None, processes: int) -> Iterator[concurrent.futures.Exec
     """Child processes whose XLA generates code for an instruction set, or the native one."""
     if isa is not None:
         _require_isa(isa)
-    saved = dict(os.environ)
-    if isa is not None:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}"
-        os.environ.update(XLA_FLAGS=flags.strip(), JAX_PLATFORMS="cpu")
     pool = concurrent.futures.ProcessPoolExecutor(
         processes,
         multiprocessing.get_context("spawn"),  # XLA's threads do not survive a fork
-        initializer=_ignore_interrupts,
+        initializer=_start_worker,
+        initargs=(isa,),
     )
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-        os.environ.clear()
-        os.environ.update(saved)
 
 
-def _ignore_interrupts() -> None:
+def _start_worker(isa: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent saves what is done and stops
+    if isa is not None:  # in time: XLA reads its flags when the first program is compiled
+        os.environ["XLA_FLAGS"] = (
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}".strip()
+        )
+        jax.config.update("jax_platforms", "cpu")
 
 
 def _require_isa(isa: str) -> None:
@@ -263,6 +263,7 @@ def prove(
     processes: int = 1,
     state: pathlib.Path | None = None,
     resume: bool = False,
+    known: dict[str, Any] | None = None,
     report: Callable[[int, int], None] = lambda done, misrounded: None,
 ) -> dict[str, Any]:
     """Compare a compiled function with the oracle over a walk; see the module.
@@ -274,6 +275,7 @@ def prove(
       processes: how many child processes.
       state: a file for what has been done, removed at the end; None for none.
       resume: go on from the state, if there is one.
+      known: a certificate, returned as it is if it is the one of this very proof.
       report: called with the numbers of inputs done and misrounded so far.
 
     Returns:
@@ -294,6 +296,8 @@ def prove(
     pieces = [walk[i : i + BLOCK] for i in range(0, len(walk), BLOCK)]
     with workers(isa, processes) as pool:
         head = pool.submit(describe, name, walk, isa).result()
+        if known is not None and {key: known.get(key) for key in head} == head:
+            return known
         done = _load(state, head) if resume and state else {}
         todo = iter([i for i in range(len(pieces)) if i not in done])
         running: dict[concurrent.futures.Future, int] = {}
@@ -374,9 +378,11 @@ def add_command(commands) -> None:
         metavar=("START", "STOP"),
         help="only these bit patterns, such as 0x3f800000 0x40000000",
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="only N evenly spaced inputs")
+    parser.add_argument("--sample", type=int, metavar="N", help="only about N evenly spaced inputs")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted proof")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with interrupted proofs, skip finished ones"
+    )
     parser.add_argument(
         "--output",
         type=pathlib.Path,
@@ -397,6 +403,9 @@ def run(arguments: argparse.Namespace) -> int:
     except (UsageError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command with --resume goes on", file=sys.stderr)
+        return 130
 
 
 def _names(arguments) -> list[str]:
@@ -417,7 +426,9 @@ def _prove_one(name, isa, arguments) -> int:
     label = f"{name}-{isa or 'native'}"
     if len(walk) < 2**oracle.FLOAT32.width:
         label += f"-{walk.start:08x}-{walk.stop:08x}-{walk.step}"
-    state = arguments.output / ".state" / f"{label}.json"
+    path = arguments.output / f"{label}.json"
+    state = arguments.output / ".state" / path.name
+    known = json.loads(path.read_text()) if arguments.resume and path.exists() else None
     with _progress(label, len(walk)) as report:
         found = prove(
             name,
@@ -426,13 +437,13 @@ def _prove_one(name, isa, arguments) -> int:
             processes=arguments.processes,
             state=state,
             resume=arguments.resume,
+            known=known,
             report=report,
         )
     with contextlib.suppress(OSError):
         state.parent.rmdir()  # where nothing else is unfinished
-    if arguments.date:
+    if arguments.date and found is not known:
         found["date"] = arguments.date
-    path = arguments.output / f"{label}.json"
     write_json(path, found)
     print(f"{label}: {found['misrounded']:,} of {len(walk):,} misrounded; {path}", flush=True)
     for x in found["first_misrounded"]:

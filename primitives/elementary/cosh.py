@@ -1,0 +1,31 @@
+"""Hyperbolic cosine, correctly rounded.
+
+Contract: for a canonical float32 ``x``, ``body(x)`` is cosh(x) rounded to nearest even,
+then canonical.
+
+Special values: cosh(NaN) = NaN, cosh(+-inf) = +inf, cosh(0) = 1; overflow gives +inf;
+cosh(-x) = cosh(x).
+
+Range reduction, polynomials and ending: those of :mod:`.sinh`.
+
+Hard inputs: results come as close to a rounding boundary as 0.40 units in the last place
+of binary64 (``tests/data/hard_inputs/cosh.txt`` has those within 64).
+
+Not yet proven over all inputs.
+"""
+
+from jax import lax
+
+from repjax.primitives import canonical
+from repjax.primitives.elementary.polynomial import fast_two_sum
+from repjax.primitives.elementary.sinh import parts
+
+
+def body(x):
+    """Correctly rounded hyperbolic cosine of a canonical float32 array."""
+    _, a, b, r, s, c = parts(x)
+    total, error_1 = fast_two_sum(a, b)
+    hi, error_2 = fast_two_sum(total, a * r)
+    lo = (error_1 + error_2) + (((a + b) * c + (a - b) * s) - b * r)
+    y = canonical.round_to_odd(*fast_two_sum(hi, lo))
+    return lax.select(canonical.is_nan(x), x, canonical.to_float32(y))
