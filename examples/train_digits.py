@@ -369,7 +369,7 @@ def bit_relevant(options, data_digest: str) -> dict:
 
 def resume(path, like, settings: dict, epochs: int):
     """The state and the history of a checkpoint, checked against this run's options."""
-    tree, metadata = checkpoint.load(path, like)
+    metadata = checkpoint.load_metadata(path)
     if not isinstance(metadata, dict) or metadata.get("program") != "train_digits":
         raise UserError(f"expected a checkpoint of this program, received {path}; give another")
     saved = metadata["settings"]
@@ -388,7 +388,8 @@ def resume(path, like, settings: dict, epochs: int):
             f"expected --epochs of at least {len(history)}, the epochs in {path}, received "
             f"{epochs}; raise it"
         )
-    return tree, history
+    state, _ = checkpoint.load(path, like)
+    return state, history
 
 
 def check_options(options, data: Data) -> None:

@@ -97,20 +97,10 @@ def load(path, like):
       OSError: the file cannot be read.
     """
     wanted, treedef = _wanted(like)
-    with open(path, "rb") as file:
-        _check_seal(path, file)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                header = json.loads(archive.read(_HEADER))
-                _check_version(path, header)
-                stored = {tuple(leaf["path"]): leaf for leaf in header["leaves"]}
-                _check_structure(path, stored, wanted)
-                values = [_read(archive, stored[p], x) for p, _, _, x in wanted]
-        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            raise CheckpointError(
-                f"{path}: expected the members and the header of a {_FORMAT}, received a file "
-                f"without them ({error!r}); restore it from another copy"
-            ) from error
+    with _opened(path) as (archive, header):
+        stored = {tuple(leaf["path"]): leaf for leaf in header["leaves"]}
+        _check_structure(path, stored, wanted)
+        values = [_read(archive, stored[p], x) for p, _, _, x in wanted]
     tree = jax.tree_util.tree_unflatten(treedef, values)
     received = digest(tree)
     if received != header["digest"]:
@@ -119,6 +109,12 @@ def load(path, like):
             "restore the file from another copy"
         )
     return tree, header["metadata"]
+
+
+def load_metadata(path):
+    """The metadata of a checkpoint alone; errors as in :func:`load`."""
+    with _opened(path) as (_, header):
+        return header["metadata"]
 
 
 # Writing.
@@ -184,6 +180,23 @@ def _replacing(path):
 
 
 # Reading.
+
+
+@contextlib.contextmanager
+def _opened(path):
+    """The archive and the header of a checkpoint, once its seal and version are checked."""
+    with open(path, "rb") as file:
+        _check_seal(path, file)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                header = json.loads(archive.read(_HEADER))
+                _check_version(path, header)
+                yield archive, header
+        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            raise CheckpointError(
+                f"{path}: expected the members and the header of a {_FORMAT}, received a file "
+                f"without them ({error!r}); restore it from another copy"
+            ) from error
 
 
 def _hash(file) -> bytes:

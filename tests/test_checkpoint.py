@@ -63,7 +63,7 @@ def test_round_trip(path):
     tree = mixed_keys_apart(make_tree())
     checkpoint.save(path, tree, METADATA)
     loaded, metadata = checkpoint.load(path, tree)
-    assert metadata == METADATA
+    assert metadata == METADATA == checkpoint.load_metadata(path)
     assert digest(loaded) == digest(tree)
     assert jax.tree.structure(loaded) == jax.tree.structure(tree)
     for before, after in zip(flat(tree), flat(loaded), strict=True):
