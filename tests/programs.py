@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 
 import flax.linen
@@ -301,7 +302,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help="programs to run; all without it")
     parser.add_argument("--write", action="store_true", help=f"write {GOLDENS.name}")
+    parser.add_argument("--cpus", type=int, help="run on the first CPUS of the CPUs")
     arguments = parser.parse_args()
+    if arguments.cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cpus])
     if unknown := set(arguments.names) - set(PROGRAMS):
         parser.error(f"expected programs among {list(PROGRAMS)}, received {sorted(unknown)}")
     names = arguments.names or [n for n in PROGRAMS if not (arguments.write and n in SAME_AS)]

@@ -147,8 +147,10 @@ MISTAKES = {
     "float32 to int8": lambda x: lax.convert_element_type(
         lax.convert_element_type(x, np.int32), np.int8
     ),
-    "float32 to float16": lambda x: lax.convert_element_type(
-        guards.guard(lax.convert_element_type(x, jnp.bfloat16)), np.float16
+    "float32 to bfloat16": lambda x: guards.guard(
+        lax.bitcast_convert_type(  # truncates
+            lax.convert_element_type(guards.bits(x) >> 16, np.int16), jnp.bfloat16
+        )
     ),
 }
 
