@@ -75,11 +75,6 @@ def _slice_windows(x, outputs, window, strides, dilation):
         yield lax.slice(x, start, stop, strides)
 
 
-# The order of float32 values as the order of int32 keys: the bits of a negative number
-# count its magnitude upwards, so all but the sign is inverted.  NaN is made the largest
-# key, and for minima all keys are inverted first, so that every extremum is a maximum.
-
-
 def _extremum(x, largest: bool, window):
     keys = lax.reduce_window(order.keys(x, largest), order.IDENTITY, lax.max, **window)
     return order.values(keys, largest)
