@@ -473,3 +473,11 @@ def test_a_pass_over_nothing():
     assert_same_bits(repjax.reproducible(lambda: jnp.float32(-0.0))(), np.float32(0))
     empty = np.zeros((0, 3), np.float32)
     assert_same_bits(repjax.reproducible(lambda x: jnp.tanh(x) + 1)(empty), empty)
+
+
+def test_other_platforms_raise():
+    """There is no lowering but for CPU and CUDA, and no fallback."""
+    traced = repjax.reproducible(lambda x: x * x + 1).trace(np.float32(1))
+    traced.lower(lowering_platforms=("cuda",))
+    with pytest.raises(NotImplementedError, match="tpu"):
+        traced.lower(lowering_platforms=("tpu",))
