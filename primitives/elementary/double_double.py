@@ -1,0 +1,97 @@
+"""Arithmetic on unevaluated sums hi + lo of two float64, to about 2**-100.
+
+Where :mod:`.pairs` is not enough: functions of two variables, and near the zeros of others.
+A number is a pair ``(hi, lo)`` with ``|lo| <= ulp(hi)``, about 106 bits.  No operation
+here rests on how the compiler rounds a product: each product that feeds an addition is exact,
+or so small that its rounding is below the error stated (``u`` = 2**-53).
+
+Source: Dekker, "A floating-point technique for extending the available precision",
+Numerische Mathematik 18, 1971; the heads are cut by a mask, not by his multiplication,
+which a compiler may contract.
+"""
+
+from __future__ import annotations
+
+from jax import lax
+
+from repjax.primitives import canonical
+from repjax.primitives.elementary.pairs import head
+from repjax.primitives.elementary.polynomial import const, fast_two_sum
+
+
+def single(x):
+    """The pair of a float64 array."""
+    return x, const(x, 0)
+
+
+def constant(x, pair):
+    """A pair of Python floats as arrays of the shape of ``x``."""
+    return const(x, pair[0]), const(x, pair[1])
+
+
+def negate(a):
+    return lax.neg(a[0]), lax.neg(a[1])
+
+
+def scale(a, power):
+    """``a`` times a power of two; exact."""
+    return a[0] * power, a[1] * power
+
+
+def select(which, a, b):
+    return lax.select(which, a[0], b[0]), lax.select(which, a[1], b[1])
+
+
+def two_product(a, b):
+    """The product of two float64 arrays, within 2**-105 relative."""
+    return multiply(single(a), single(b))
+
+
+def multiply(a, b):
+    """``a * b``, within 2**-101 relative."""
+    (a_hi, a_lo), (b_hi, b_lo) = a, b
+    a_head, b_head = head(a_hi), head(b_hi)
+    a_tail, b_tail = a_hi - a_head, b_hi - b_head
+    # 26 and 27 bits: the first three products are exact.
+    cross, cross_error = canonical.two_sum(a_head * b_tail, a_tail * b_head)
+    rest = cross_error + (a_tail * b_tail + (a_hi * b_lo + a_lo * b_hi))
+    hi, error = fast_two_sum(a_head * b_head, cross)
+    return fast_two_sum(hi, error + rest)
+
+
+def add(a, b):
+    """``a + b``, within 2**-104 (|a| + |b|): not relative to the sum where the two cancel.
+
+    Either may be a :func:`constant`, but not both: XLA would fold (literal + x) - literal
+    (:func:`canonical.two_sum` subtracts its first operand, so that is never the literal).
+    """
+    hi, error = canonical.two_sum(a[0], b[0])
+    return fast_two_sum(hi, error + (a[1] + b[1]))
+
+
+def divide(a, b):
+    """``a / b``, within 2**-100 relative."""
+    inverse = canonical.guard(lax.div(const(b[0], 1), b[0]))
+    first = a[0] * inverse  # within 2 u
+    hi, lo = add(a, negate(multiply(single(first), b)))
+    return fast_two_sum(first, (hi + lo) * inverse)
+
+
+def horner(x, pairs, singles=()):
+    """``p[0] + x*(p[1] + ... + x*(s[0] + x*(s[1] + ...)))``.
+
+    Args:
+      x: a pair of arrays.
+      pairs: coefficients given as two floats each, from the constant one.
+      singles: the coefficients of the higher powers, evaluated in float64.
+    """
+    if singles:
+        value = const(x[0], singles[-1])
+        for c in reversed(singles[:-1]):
+            value = value * x[0] + const(value, c)
+        value = single(value)
+    else:
+        value, pairs = constant(x[0], pairs[-1]), pairs[:-1]
+    for c in reversed(pairs):
+        value = add(multiply(value, x), constant(x[0], c))
+    return value
