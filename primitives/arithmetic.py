@@ -1,6 +1,6 @@
 """Arithmetic: each operation is its correctly rounded value, then canonical.
 
-All of it is float32.  ``+ - *`` round once in float32.  Division, square root and
+``+ - *`` round once in float32.  Division, square root and
 their relatives go through float64 and are rounded once more, which is innocuous
 (Figueroa 1995, "When is double rounding innocuous?": 53 >= 2*24 + 2); a 64-bit guard
 between the two roundings keeps the compiler from narrowing the float64 operation to an
@@ -12,13 +12,15 @@ primitive and takes canonical arrays; users call the ones in ``repjax.lax``.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching
 
 from repjax.primitives import canonical
-from repjax.primitives.define import define
+from repjax.primitives.define import HALVES, define
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
@@ -27,22 +29,23 @@ from repjax.primitives.interpret import (
     rule,
 )
 
+FORMATS = (np.dtype(np.float32), *HALVES)
 
-def require_float32(context: Context, operands, name: str | None = None) -> None:
+
+def require_format(context: Context, operands) -> None:
     """Refuse float formats that have no contract yet."""
     for x in operands:
         dtype = jax.typeof(x).dtype
-        if jax.dtypes.issubdtype(dtype, np.floating) and dtype != np.float32:
-            name = name or context.equation.primitive.name
+        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in FORMATS:
             raise RefusedError(
-                f"{name} expected float32, received {dtype}; contract version 1 covers "
-                "float32: convert with .astype('float32') before it"
+                f"{context.equation.primitive.name} expected float32, float16 or bfloat16, "
+                f"received {dtype}; convert with .astype('float32') before it"
             )
 
 
 # --- entry and exit -------------------------------------------------------------------
 
-canonicalize_p = define("canonicalize", canonical.canonicalize, lambda x: x)
+canonicalize_p = define("canonicalize", canonical.canonicalize, lambda x: x, halves=None)
 # Linear as far as autodiff is concerned, and its transpose makes the cotangent canonical:
 # where a value is used several times JAX itself adds the cotangents, unguarded.
 ad.deflinear2(canonicalize_p, lambda cotangent, _: [canonicalize_p.bind(cotangent)])
@@ -75,9 +78,9 @@ def _mul(x, y):
 def _through_float64(operation):
     """A correctly rounded operation: in float64, guarded, rounded to float32, guarded."""
 
-    def body(*operands):
+    def body(*operands, rounded=canonical.to_float32):
         wide = operation(*map(canonical.to_float64, operands))
-        return canonical.to_float32(canonical.guard(wide))
+        return rounded(canonical.guard(wide))
 
     return body
 
@@ -93,11 +96,11 @@ def _neg(x):
     return canonical.flush(lax.neg(x))
 
 
-def _one_minus_square(x):
+def _one_minus_square(x, rounded=canonical.to_float32):
     """1 - x**2 with one rounding: x**2 is exact in float64, and two_sum keeps the rest."""
     wide = canonical.to_float64(x)
     high, low = canonical.two_sum(lax.full_like(wide, 1), -canonical.guard(wide * wide))
-    return canonical.to_float32(canonical.round_to_odd(high, low))
+    return rounded(canonical.round_to_odd(high, low))
 
 
 def multiplication_chain(multiply, x, exponent: int):
@@ -123,7 +126,7 @@ def _integer_pow(x, *, y: int):
     return power if y > 0 else _div(lax.full_like(x, 1), power)
 
 
-def _pow_integer(x, y):
+def _pow_integer(x, y, rounded=canonical.to_float32):
     """x**y, y integer: binary powering in float64 (64 steps), rounded once."""
     y = lax.convert_element_type(y, np.int64)
     shape = lax.broadcast_shapes(x.shape, y.shape)
@@ -141,26 +144,33 @@ def _pow_integer(x, y):
 
     power, _ = lax.fori_loop(0, 64, step, (lax.full_like(x, 1), x))
     inverse = canonical.guard(lax.div(lax.full_like(x, 1), power))
-    return canonical.to_float32(lax.select(y < 0, inverse, power))
+    return rounded(lax.select(y < 0, inverse, power))
 
 
-add_p = define("add", _add, lax.add)
-sub_p = define("sub", _sub, lax.sub)
+def _rounded_to_odd(body):
+    """The body for formats that its result is rounded to once more."""
+    return partial(body, rounded=canonical.to_float32_odd)
+
+
+# Twice rounded quotients, roots and products are once rounded (Figueroa again: 24 >= 2*11 + 2);
+# the other functions are not.
+add_p = define("add", _add, lax.add, halves=canonical.flush)
+sub_p = define("sub", _sub, lax.sub, halves=canonical.flush)
 mul_p = define("mul", _mul, lax.mul)
 div_p = define("div", _div, lax.div)
-neg_p = define("neg", _neg, lax.neg)
+neg_p = define("neg", _neg, lax.neg, halves=canonical.flush)
 sqrt_p = define("sqrt", _sqrt, lax.sqrt)
-rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt)
+rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt, half_body=_rounded_to_odd(_rsqrt))
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)
-pow_p = define("pow_integer", _pow_integer, lax.pow)
+pow_p = define("pow_integer", _pow_integer, lax.pow, half_body=_rounded_to_odd(_pow_integer))
 
 add, sub, mul, div, neg = add_p.bind, sub_p.bind, mul_p.bind, div_p.bind, neg_p.bind
 
 
 def _one_minus_square_jvp(tangents, result, x):
     del result
-    return mul(tangents[0], mul(np.float32(-2), x))
+    return mul(tangents[0], mul(np.asarray(-2, x.dtype), x))
 
 
 one_minus_square_p = define(
@@ -168,6 +178,7 @@ one_minus_square_p = define(
     _one_minus_square,
     lambda x: lax.sub(lax.full_like(x, 1), lax.square(x)),
     jvp=_one_minus_square_jvp,
+    half_body=_rounded_to_odd(_one_minus_square),
 )
 # Elementwise: batching by the stock function would round twice.
 batching.defvectorized(one_minus_square_p)
@@ -176,7 +187,7 @@ batching.defvectorized(one_minus_square_p)
 
 
 def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
-    """Register the rule of a float32 primitive that takes what its stock form takes.
+    """Register the rule of a primitive that takes what its stock form takes.
 
     Params of the stock primitive other than ``keep`` (accuracy, sharding) ask for less
     than correct rounding gives, and are dropped.
@@ -184,7 +195,7 @@ def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
 
     @rule(stock_name)
     def plain(context, operands, params):
-        require_float32(context, operands)
+        require_format(context, operands)
         return primitive.bind(*operands, **{k: params[k] for k in keep})
 
 
@@ -206,7 +217,7 @@ plain_rule("integer_pow", integer_pow_p, keep=("y",))
 
 @rule("pow")
 def _pow_rule(context, operands, params):
-    require_float32(context, operands)
+    require_format(context, operands)
     if is_inexact(jax.typeof(operands[1])):
         raise RefusedError(
             "pow with a float exponent has no reproducible form yet; an integer exponent has"
@@ -214,17 +225,37 @@ def _pow_rule(context, operands, params):
     return pow_p.bind(*operands)
 
 
+def _nextafter(x, y):
+    """The neighbour of x towards y in their own format; it may be subnormal, and so +0."""
+    f = canonical.format_of(x)
+
+    def flip(i):  # between sign and magnitude and two's complement, where order is order
+        return lax.select(i < 0, i ^ f.magnitude, i)
+
+    i, j = flip(canonical.bits(x)), flip(canonical.bits(y))
+    up, down = (lax.convert_element_type(c, i.dtype) for c in (i < j, i > j))
+    next = canonical.flush(canonical.from_bits(flip(i + up - down), x.dtype))
+    return lax.select(canonical.is_nan(x), x, lax.select(canonical.is_nan(y), y, next))
+
+
+nextafter_p = define("nextafter", _nextafter, lax.nextafter, halves=None)
+plain_rule("nextafter", nextafter_p)
+
 # Exact, but for results that are not canonical.
 _flushed = {
-    name: define(name, lambda *xs, _op=op, **params: canonical.flush(_op(*xs, **params)), op)
+    name: define(
+        name,
+        lambda *xs, _op=op, **params: canonical.flush(_op(*xs, **params)),
+        op,
+        halves=canonical.flush,
+    )
     for name, op in {
         "floor": lax.floor,
         "ceil": lax.ceil,
         "round": lax.round,
-        "nextafter": lax.nextafter,
     }.items()
 }
-for _name in ("floor", "ceil", "nextafter"):
+for _name in ("floor", "ceil"):
     plain_rule(_name, _flushed[_name])
 plain_rule("round", _flushed["round"], keep=("rounding_method",))
 
@@ -244,14 +275,11 @@ def _integer_to_float32(x, sticky: bool):
         # On the bits: a converted mask times x would become a select, and lose NaN and -0.
         i = lax.convert_element_type(x, np.int32) * np.int32(0x3F800000)
         return canonical.from_bits(i, np.float32)
-    wide = lax.convert_element_type(x, np.float64)  # exact up to 32 bits
     if sticky:
-        i = canonical.bits(wide)
-        lost = lax.convert_element_type((i & 0x1FFFFFFF) != 0, np.int64)
-        wide = canonical.from_bits((i & ~0x1FFFFFFF) | (lost << 29), np.float64)
-    elif x.dtype.itemsize > 4:
+        return canonical.to_float32_odd(lax.convert_element_type(x, np.float64))
+    if x.dtype.itemsize > 4:
         return canonical.guard(lax.convert_element_type(x, np.float32))
-    return canonical.to_float32(wide)
+    return canonical.to_float32(lax.convert_element_type(x, np.float64))
 
 
 def _float_to_integer(x, dtype):
@@ -268,55 +296,18 @@ def _float_to_integer(x, dtype):
     return lax.select(below, lax.full_like(result, info.min), result)
 
 
-def _widen(x):
-    """float16 or bfloat16 to float32: exact, on the bits (not every CPU code has the former)."""
-    f = canonical.format_of(x)
-    i = lax.convert_element_type(canonical.bits(x), np.int32)
-    magnitude = i & f.magnitude
-    shift = 23 - f.mantissa_bits
-    rebias = (127 - f.bias) << 23
-    wide = lax.select(
-        magnitude >= f.infinity,
-        (magnitude << shift) | 0x7F800000,
-        (magnitude << shift) + rebias,
-    )
-    wide = lax.select(magnitude == 0, lax.full_like(i, 0), wide)
-    return canonical.from_bits(wide | (i & np.int32(-0x80000000)), np.float32)
-
-
-def _narrow(x, dtype):
-    """float32 to float16 or bfloat16: rounded to nearest even on the bits, then canonical."""
-    f = canonical.FORMATS[np.dtype(dtype)]
-    i = canonical.bits(x)
-    magnitude = i & 0x7FFFFFFF
-    shift = 23 - f.mantissa_bits
-    rebias = (127 - f.bias) << 23
-    odd = lax.shift_right_logical(magnitude, np.int32(shift)) & 1
-    rounded = lax.shift_right_logical(
-        magnitude - rebias + ((1 << (shift - 1)) - 1) + odd, np.int32(shift)
-    )
-    rounded = lax.min(rounded, np.int32(f.infinity))
-    rounded = lax.select(magnitude > 0x7F800000, lax.full_like(i, f.nan), rounded)
-    # Not after rounding alone: what is too small for the format wraps around above.
-    tiny = (magnitude <= rebias) | (rounded <= f.tiny)
-    sign = lax.shift_right_logical(i, np.int32(31)) << (16 - 1)
-    narrow = lax.select(tiny, lax.full_like(i, 0), rounded | sign)
-    return canonical.from_bits(lax.convert_element_type(narrow, np.int16), dtype)
-
-
 def _convert(x, *, new_dtype):
     from_float, to_float = (jax.dtypes.issubdtype(d, np.floating) for d in (x.dtype, new_dtype))
     if from_float and x.dtype != np.float32:
-        x = _widen(x)
+        x = canonical.widen(x)
     if not from_float:
         x = _integer_to_float32(x, sticky=new_dtype != np.float32)
     if not to_float:
         return _float_to_integer(x, new_dtype)
-    return x if new_dtype == np.float32 else _narrow(x, new_dtype)
+    return x if new_dtype == np.float32 else canonical.narrow(x, new_dtype)
 
 
-convert_p = define("convert_element_type", _convert, lax.convert_element_type)
-_CONVERTIBLE = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
+convert_p = define("convert_element_type", _convert, lax.convert_element_type, halves=None)
 
 
 @rule("convert_element_type")
@@ -324,7 +315,7 @@ def _convert_rule(context, operands, params):
     (x,) = operands
     old, new = jax.typeof(x).dtype, np.dtype(params["new_dtype"])
     for dtype in (old, new):
-        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in _CONVERTIBLE:
+        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in FORMATS:
             raise RefusedError(
                 f"conversion from {old} to {new} has no reproducible form; float32, float16, "
                 "bfloat16 and the integers have"

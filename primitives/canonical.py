@@ -150,6 +150,60 @@ def to_float32(y):
     return guard(lax.convert_element_type(y, np.float32))
 
 
+def to_odd(y):
+    """float64 rounded to odd at float32's precision; exact in a conversion to float32.
+
+    For results that are rounded once more, to a format of at most 22 bits: that rounding
+    is then the one of ``y`` (:func:`round_to_odd`).
+    """
+    i = bits(y)
+    inexact = lax.convert_element_type(lax.ne(i & _const(i, 0x1FFFFFFF), _const(i, 0)), np.int64)
+    return from_bits((i & _const(i, ~0x1FFFFFFF)) | lax.shift_left(inexact, _const(i, 29)), y.dtype)
+
+
+def to_float32_odd(y):
+    """:func:`to_float32`, but rounded to odd, where the result is yet to be narrowed."""
+    return to_float32(to_odd(y))
+
+
+# On the bits, because not every CPU has instructions for float16, nor XLA's code a substitute,
+# and because hardware rounds subnormals or flushes them.
+
+
+def widen(x):
+    """float16 or bfloat16 to float32; exact."""
+    f = format_of(x)
+    i = lax.convert_element_type(bits(x), np.int32)
+    magnitude = i & f.magnitude
+    shift = 23 - f.mantissa_bits
+    rebias = (127 - f.bias) << 23
+    wide = lax.select(
+        magnitude >= f.infinity,
+        (magnitude << shift) | 0x7F800000,
+        (magnitude << shift) + rebias,
+    )
+    wide = lax.select(magnitude == 0, _const(i, 0), wide)
+    return from_bits(wide | (i & np.int32(-0x80000000)), np.float32)
+
+
+def narrow(x, dtype, ending=guard):
+    """Canonical float32 to float16 or bfloat16: rounded to nearest even, then ``ending``."""
+    f = FORMATS[np.dtype(dtype)]
+    i = bits(x)
+    magnitude = i & 0x7FFFFFFF
+    shift = 23 - f.mantissa_bits
+    rebias = (127 - f.bias) << 23
+    odd = lax.shift_right_logical(magnitude, np.int32(shift)) & 1
+    rounded = lax.shift_right_logical(
+        magnitude - rebias + ((1 << (shift - 1)) - 1) + odd, np.int32(shift)
+    )
+    rounded = lax.min(rounded, np.int32(f.infinity))
+    rounded = lax.select(magnitude > 0x7F800000, _const(i, f.nan), rounded)
+    rounded = lax.select(magnitude <= rebias, _const(i, 0), rounded)  # which wraps around
+    sign = lax.shift_right_logical(i, np.int32(31)) << (16 - 1)
+    return ending(from_bits(lax.convert_element_type(rounded | sign, np.int16), f.float_dtype))
+
+
 def two_sum(a, b):
     """Error-free sum (Knuth 1969; Moller 1965): ``s + e == a + b`` exactly, ``s = RN(a + b)``.
 

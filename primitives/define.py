@@ -6,6 +6,9 @@ The body becomes the lowering for CPU and CUDA; there is no default lowering, so
 that any other platform raises.  Inside a body 64-bit types are enabled, whatever
 the user's ``jax_enable_x64``.
 
+A body computes in float32.  float16 and bfloat16 operands are widened before it and results
+narrowed after it, so that they are rounded once (:func:`_in_float32`).
+
 Everything else follows from the *stock* function, the ``jax.lax`` function that
 the primitive makes reproducible: its shape rule gives the abstract evaluation; its
 JVP, its transpose and its batched form are traced by JAX and interpreted again with
@@ -21,12 +24,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from repjax.primitives import canonical
 from repjax.primitives.interpret import PREFIX, Context, interpret_closed
 
 PLATFORMS = ("cpu", "cuda")
+HALVES = (np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
 
 
 def define(
@@ -36,6 +42,8 @@ def define(
     *,
     jvp: Callable[..., Any] | None = None,
     multiple_results: bool = False,
+    halves: Callable[..., Any] | None = canonical.guard,
+    half_body: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -49,6 +57,9 @@ def define(
         with None for a zero tangent, built of repjax primitives; needed where ``stock``
         is not differentiated into the graph the contract states.
       multiple_results: whether ``body`` and ``stock`` return lists.
+      halves: what float16 and bfloat16 results end in, ``canonical.guard`` or, as in the body,
+        ``canonical.flush``; None where the body takes these formats as they stand.
+      half_body: for these formats, the body, where that of float32 would round twice.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -75,8 +86,11 @@ def define(
         return pack([jax.core.ShapedArray(x.shape, x.dtype) for x in out])
 
     def lower(ctx, *args, **params):
+        function = body
+        if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
+            function = _in_float32(half_body or body, ctx.avals_out, halves, pack)
         with jax.enable_x64(True):
-            return mlir.lower_fun(body, multiple_results)(ctx, *args, **params)
+            return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, lower, platform=platform, inline=False)
@@ -100,6 +114,22 @@ def define(
     ad.primitive_transposes[primitive] = functools.partial(_transpose, stock)
     batching.primitive_batchers[primitive] = batch
     return primitive
+
+
+def _is_half(aval) -> bool:
+    return aval.dtype in HALVES
+
+
+def _in_float32(body, results, ending, pack):
+    """The body between exact conversions to float32 and one rounding to the types of results."""
+
+    def function(*args, **params):
+        args = [canonical.widen(x) if _is_half(x) else x for x in args]
+        wide = jax.tree.leaves(body(*args, **params))
+        pairs = zip(wide, results, strict=True)
+        return pack([canonical.narrow(x, r.dtype, ending) if _is_half(r) else x for x, r in pairs])
+
+    return function
 
 
 def _as_list(stock, multiple_results: bool):

@@ -6,7 +6,7 @@ about.  Integer arithmetic is exact everywhere.  A primitive listed in neither s
 and without a rule is refused.
 """
 
-from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS
+from repjax.primitives.interpret import COMPARING, EXACT, EXACT_ON_INTEGERS
 
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
@@ -26,5 +26,6 @@ _INTEGER = (
     "dot_general conv_general_dilated scatter scatter-add scatter-mul scatter-min scatter-max"
 )
 
+COMPARING.update(f"{_COMPARISON} sort".split())
 EXACT.update(f"{_DATA_MOVEMENT} {_COMPARISON} {_RANDOM}".split())
 EXACT_ON_INTEGERS.update(_INTEGER.split())

@@ -67,7 +67,9 @@ Rule = Callable[[Context, Sequence[Any], dict[str, Any]], Any]
 
 RULES: dict[str, Rule] = {}
 STRUCTURAL: set[str] = set()
-EXACT: set[str] = set()  # filled by repjax.primitives.exact
+# Filled by repjax.primitives.exact; COMPARING are those exact ones that look at values.
+EXACT: set[str] = set()
+COMPARING: set[str] = set()
 EXACT_ON_INTEGERS: set[str] = set()
 
 
@@ -131,6 +133,10 @@ def _bind_exact(context: Context, operands, params) -> list[Any]:
     """The current equation, which does not round, though its derivative may."""
     equation = context.equation
     primitive = equation.primitive
+    if primitive.name in COMPARING and any(jax.typeof(x).dtype == np.float16 for x in operands):
+        # Not every CPU compares float16, nor XLA's code for it.
+        results = _sealed(primitive, in_float32=True).bind(*operands, **params)
+        return results if primitive.multiple_results else [results]
     is_function_of_floats = all(
         any(is_inexact(v.aval) for v in side) for side in (equation.invars, equation.outvars)
     )
@@ -142,8 +148,9 @@ def _bind_exact(context: Context, operands, params) -> list[Any]:
 
 
 @functools.cache
-def _sealed(primitive):
+def _sealed(primitive, in_float32: bool = False):
     """The primitive as one of repjax: the same, with reproducible derivatives."""
+    from repjax.primitives.canonical import flush
     from repjax.primitives.define import define  # which interprets derivatives with this module
 
     return define(
@@ -151,6 +158,7 @@ def _sealed(primitive):
         primitive.bind,
         primitive.bind,
         multiple_results=primitive.multiple_results,
+        halves=flush if in_float32 else None,
     )
 
 

@@ -100,7 +100,7 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
     return canonical.flush(lax.add(operand, result))
 
 
-scatter_add_p = define("scatter_add", scatter_add_body, lax.scatter_add)
+scatter_add_p = define("scatter_add", scatter_add_body, lax.scatter_add, halves=canonical.flush)
 plain_rule(
     "scatter-add",
     scatter_add_p,

@@ -28,6 +28,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
 from repjax import rewrite
+from repjax.primitives.arithmetic import FORMATS
 from repjax.primitives.elementary import DERIVATIVES
 from repjax.primitives.interpret import RefusedError, check_accumulation, default_accumulation
 
@@ -181,7 +182,7 @@ def _override_derivative(primitive, contract_jvp) -> None:
     def jvp(primals, tangents, **params):
         current = state()
         active = current.enabled or current.contract_derivatives
-        if not active or jax.typeof(primals[0]).dtype != "float32":
+        if not active or jax.typeof(primals[0]).dtype not in FORMATS:
             return stock_jvp(primals, tangents, **params)
         result = primitive.bind(*primals, **params)
         if type(tangents[0]) is ad.Zero:

@@ -20,6 +20,7 @@ import jax
 from jax import lax as _stock
 
 from repjax.explicit import explicit as _explicit
+from repjax.primitives.arithmetic import FORMATS as _FORMATS
 from repjax.primitives.arithmetic import canonicalize as _canonicalize
 from repjax.primitives.contract import fma_p as _fma_p
 from repjax.primitives.elementary import log2_p as _log2_p
@@ -169,9 +170,10 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
 def _logarithm(primitive, base: int) -> Callable[..., Any]:
     def log(x: jax.Array) -> jax.Array:
         x = _canonicalize(jax.numpy.asarray(x))
-        if x.dtype != "float32":
+        if x.dtype not in _FORMATS:
             raise TypeError(
-                f"log{base}: expected a float32 array, received {x.dtype}; convert it first"
+                f"log{base}: expected a float32, float16 or bfloat16 array, received {x.dtype}; "
+                "convert it first"
             )
         return _canonicalize(primitive.bind(x))
 
@@ -181,10 +183,10 @@ def _logarithm(primitive, base: int) -> Callable[..., Any]:
     ``jax.numpy.log{base}`` may be a quotient of two natural logarithms, and then has other bits.
 
     Args:
-      x: a float32 array.
+      x: a float32, float16 or bfloat16 array.
 
     Returns:
-      A float32 array of its shape: -inf for 0, NaN below 0.
+      An array of its shape and type: -inf for 0, NaN below 0.
     """
     return log
 

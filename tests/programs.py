@@ -146,6 +146,33 @@ def samplers():
     return {name: repjax.reproducible(f)(jax.random.key(19)) for name, f in draw.items()}
 
 
+def halves():
+    """float16 and bfloat16: functions on every input, a training step of a small network."""
+
+    def functions(x):
+        names = ("exp", "log", "tanh", "erf", "sin", "rsqrt", "logistic")
+        return {name: getattr(lax, name)(x) for name in names} | {"sort": lax.sort(x)}
+
+    def network(params, x):
+        x = flax.linen.avg_pool(flax.linen.max_pool(x, (2, 2), (1, 1)), (2, 2), (2, 2))
+        x = lax.conv_general_dilated(
+            x, params[0], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = flax.linen.gelu(x).reshape(len(x), -1) @ params[1]
+        return jax.nn.log_softmax(x)[:, 0].mean()
+
+    results = {}
+    for dtype in (np.float16, jax.numpy.bfloat16):
+        every = np.arange(2**16, dtype=np.uint16).view(dtype)
+        params = [np.asarray(values(s, 20)).astype(dtype) for s in ((3, 3, 2, 4), (64, 5))]
+        images = np.asarray(values((2, 9, 9, 2), 22)).astype(dtype)
+        results[np.dtype(dtype).name] = (
+            repjax.reproducible(functions)(every),
+            repjax.reproducible(jax.value_and_grad(network))(params, images),
+        )
+    return jax.tree.map(lambda x: np.asarray(x).view(np.uint16), results)
+
+
 # --- training -------------------------------------------------------------------------
 
 _STEPS = 3
@@ -269,6 +296,7 @@ PROGRAMS = {
         contractions,
         pooling,
         samplers,
+        halves,
         train_sgd,
         train_adam,
         train_sgd_switch,

@@ -158,7 +158,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_bodies_fail_the_arithmetic_test(name, monkeypatch):
     case = test_arithmetic.CASES[name]
-    wrong = define(f"{name} with a mistake", MISTAKES[name], case.stock)
+    wrong = define(f"{name} with a mistake", MISTAKES[name], case.stock, halves=None)
     monkeypatch.setitem(
         test_arithmetic.CASES, name, dataclasses.replace(case, stock=wrong.bind, twin=None)
     )

@@ -34,8 +34,10 @@ REFUSED = {
     "rbg": (_rbg, "expected a threefry key (key<fry>), received key<rbg>"),
     "callback": (_callback, "pure_callback has no reproducible form"),
     "pow": (lambda x: x**0.3, "pow with a float exponent has no reproducible form"),
-    "bfloat16": (lambda x: x.astype("bfloat16") * 2, "mul expected float32, received bfloat16"),
-    "float16": (lambda x: x.astype("float16") * 2, "received float16"),
+    "incomplete beta": (
+        lambda x: lax.betainc(x, x, x),
+        "regularized_incomplete_beta has no reproducible form",
+    ),
     "qr": (lambda x: jnp.linalg.qr(x)[0], "has no reproducible form"),
     "scatter": (lambda x: x.at[0].set(1.0), "scatter has no reproducible form"),
 }
@@ -72,7 +74,7 @@ def test_eager_operations_are_refused_too(name):
 def test_float64_is_refused():
     with jax.enable_x64(True):
         x = X.astype(np.float64)
-        with pytest.raises(repjax.RefusedError, match="add expected float32, received float64"):
+        with pytest.raises(repjax.RefusedError, match=r"add expected .* received float64"):
             repjax.reproducible(lambda x: x + 1)(x)
         with pytest.raises(repjax.RefusedError, match="conversion from float32 to float64"):
             repjax.reproducible(lambda x: x.astype(np.float64))(X)
@@ -92,14 +94,14 @@ def test_all_refusals_are_listed_at_once():
         y = jnp.fft.rfft(x).real
         y = jnp.exp(x[:, :3]) * y
         y = y + y**0.3
-        return y.astype("bfloat16") * 2
+        return lax.betainc(y, y, y)
 
     with pytest.raises(repjax.RefusedError) as caught:
         repjax.reproducible(f)(X)
     lines = str(caught.value).splitlines()
     first = f.__code__.co_firstlineno
     listed = [line for line in lines if line.startswith("  ")]
-    for offset, text in (1, "fft"), (3, "pow"), (4, "bfloat16"):
+    for offset, text in (1, "fft"), (3, "pow"), (4, "incomplete_beta"):
         place = f"{__file__}:{first + offset}"
         assert any(place in line and text in line for line in listed), (place, text)
     assert not any(f"{__file__}:{first + 2}" in line for line in listed)  # exp is fine
@@ -108,7 +110,7 @@ def test_all_refusals_are_listed_at_once():
 
 
 def _bad(x):
-    return jnp.cumsum(x.astype("bfloat16") * 2).astype(np.float32)[-1] + x
+    return lax.betainc(*lax.stop_gradient((x, x)), x) + x
 
 
 def _custom_vjp(f):
@@ -172,7 +174,7 @@ def test_refusals_inside_other_operations(name):
         with repjax.enabled(), pytest.raises(repjax.RefusedError) as caught:
             run(X)
         assert place in str(caught.value)
-        assert "mul expected float32, received bfloat16" in str(caught.value)
+        assert "regularized_incomplete_beta has no reproducible form" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", CONTAINERS)

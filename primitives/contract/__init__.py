@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
 
-from repjax.primitives.arithmetic import add, mul
+from repjax.primitives.arithmetic import FORMATS, add, mul, require_format
 from repjax.primitives.contract import convolution, sequential
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
@@ -25,11 +24,25 @@ def _fma_jvp(tangents, result, a, b, c):
 
 fma_p = define("fma", sequential.fma_body, lambda a, b, c: a * b + c, jvp=_fma_jvp)
 batching.defbroadcasting(fma_p)
-dot_general_p = define("dot_general", sequential.dot_general_body, lax.dot_general)
 
 
+def _ignoring_result_type(body):
+    """The body, which computes in float32 whatever ``preferred_element_type``: that is its type."""
+
+    def contraction(lhs, rhs, *, preferred_element_type, **params):
+        del preferred_element_type
+        return body(lhs, rhs, **params)
+
+    return contraction
+
+
+dot_general_p = define(
+    "dot_general", _ignoring_result_type(sequential.dot_general_body), lax.dot_general
+)
 conv_general_dilated_p = define(
-    "conv_general_dilated", convolution.conv_general_dilated_body, lax.conv_general_dilated
+    "conv_general_dilated",
+    _ignoring_result_type(convolution.conv_general_dilated_body),
+    lax.conv_general_dilated,
 )
 _CONVOLUTION_PARAMS = (
     "window_strides",
@@ -42,35 +55,22 @@ _CONVOLUTION_PARAMS = (
 )
 
 
-def _check_result_type(context, params):
-    """Precision and algorithm requests ask for less than a correctly rounded FMA chain."""
-    wanted = params["preferred_element_type"]
-    if wanted is not None and np.dtype(wanted) != np.float32:
-        name = context.equation.primitive.name
-        raise RefusedError(
-            f"{name} expected preferred_element_type float32 or None, received {wanted}; "
-            "convert the result with .astype instead"
-        )
+def _bind(primitive, keep):
+    """The rule; requests of precision and algorithm ask for less than a correctly rounded chain."""
 
-
-def _check_operands(context, operands):
-    for x in operands:
-        if jax.typeof(x).dtype != np.float32:
+    def contraction(context, operands, params):
+        require_format(context, operands)
+        wanted = params["preferred_element_type"]
+        if wanted is not None and np.dtype(wanted) not in FORMATS:
             raise RefusedError(
-                f"{context.equation.primitive.name} expected float32 operands, received "
-                f"{jax.typeof(x).dtype}; convert with .astype('float32') before it"
+                f"{context.equation.primitive.name} expected preferred_element_type float32, "
+                f"float16, bfloat16 or None, received {wanted}; convert the result with .astype"
             )
+        kept = {k: params[k] for k in keep}
+        return primitive.bind(*operands, preferred_element_type=wanted, **kept)
+
+    return contraction
 
 
-@rule("dot_general")
-def _dot_general_rule(context, operands, params):
-    _check_operands(context, operands)
-    _check_result_type(context, params)
-    return dot_general_p.bind(*operands, dimension_numbers=params["dimension_numbers"])
-
-
-@rule("conv_general_dilated")
-def _convolution_rule(context, operands, params):
-    _check_operands(context, operands)
-    _check_result_type(context, params)
-    return conv_general_dilated_p.bind(*operands, **{k: params[k] for k in _CONVOLUTION_PARAMS})
+rule("dot_general")(_bind(dot_general_p, ("dimension_numbers",)))
+rule("conv_general_dilated")(_bind(conv_general_dilated_p, _CONVOLUTION_PARAMS))

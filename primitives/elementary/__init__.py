@@ -7,6 +7,8 @@ with their derivatives.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
@@ -22,6 +24,7 @@ from repjax.primitives.arithmetic import (
     square_p,
     sub,
 )
+from repjax.primitives.canonical import to_float32_odd
 from repjax.primitives.define import define
 from repjax.primitives.elementary import (
     acos,
@@ -57,7 +60,9 @@ DERIVATIVES = {}
 
 def _elementary(name, body, jvp=None):
     """The primitive of a function of ``jax.lax``, its rule and its contract derivative."""
-    primitive = define(name, body, getattr(lax, name), jvp=jvp)
+    primitive = define(
+        name, body, getattr(lax, name), jvp=jvp, half_body=partial(body, rounded=to_float32_odd)
+    )
     plain_rule(name, primitive)
     if jvp is not None:
         DERIVATIVES[getattr(lax, f"{name}_p")] = jvp
@@ -65,17 +70,26 @@ def _elementary(name, body, jvp=None):
 
 
 def _erf_derivative(sign):
-    factor = np.float32(sign * 2 / np.sqrt(np.pi))
+    factor = sign * 2 / np.sqrt(np.pi)
 
     def jvp(tangents, result, x):
-        return mul(factor, mul(tangents[0], exp_p.bind(neg(square_p.bind(x)))))
+        return mul(_scalar(factor, x), mul(tangents[0], exp_p.bind(neg(square_p.bind(x)))))
 
     return jvp
 
 
+def _scalar(value, x):
+    return np.asarray(value, x.dtype)
+
+
+def _acosh_factor(x):
+    one = _scalar(1, x)
+    return mul(rsqrt_p.bind(sub(x, one)), rsqrt_p.bind(add(x, one)))
+
+
 def _log_derivative(base):
     def jvp(tangents, result, x):
-        return div(tangents[0], mul(x, np.float32(np.log(base))))
+        return div(tangents[0], mul(x, _scalar(np.log(base), x)))
 
     return jvp
 
@@ -84,12 +98,10 @@ def _logarithm(name, body, base):
     """A logarithm that not every supported version of ``jax.lax`` has."""
     jvp = _log_derivative(base)
     stock = getattr(lax, name, lambda x: lax.div(lax.log(x), lax.full_like(x, np.log(base))))
-    primitive = define(name, body, stock, jvp=jvp)
+    primitive = define(name, body, stock, jvp=jvp, half_body=partial(body, rounded=to_float32_odd))
     batching.defvectorized(primitive)
     return primitive
 
-
-_ONE = np.float32(1)
 
 exp_p = _elementary("exp", exp.body)
 exp2_p = _elementary("exp2", exp2.body)
@@ -123,12 +135,12 @@ tanh_p = _elementary("tanh", tanh.body, lambda t, y, x: mul(t[0], one_minus_squa
 asinh_p = _elementary(
     "asinh",
     asinh.body,
-    lambda t, y, x: mul(t[0], rsqrt_p.bind(add(square_p.bind(x), _ONE))),
+    lambda t, y, x: mul(t[0], rsqrt_p.bind(add(square_p.bind(x), _scalar(1, x)))),
 )
 acosh_p = _elementary(
     "acosh",
     acosh.body,
-    lambda t, y, x: mul(t[0], mul(rsqrt_p.bind(sub(x, _ONE)), rsqrt_p.bind(add(x, _ONE)))),
+    lambda t, y, x: mul(t[0], _acosh_factor(x)),
 )
 atanh_p = _elementary("atanh", atanh.body, lambda t, y, x: div(t[0], one_minus_square_p.bind(x)))
 

@@ -28,7 +28,7 @@ from repjax.primitives.elementary.asin import finish, half_angle
 from repjax.primitives.elementary.polynomial import const
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded arc cosine of a canonical float32 array."""
     x64 = canonical.to_float64(x)
     large, s, tail = half_angle(lax.abs(x64))
@@ -37,4 +37,4 @@ def body(x):
     scale = lax.select(large, lax.select(negative, two, const(x64, 0)), one)
     sign = lax.select(negative, one, lax.neg(one))
     factor = lax.select(large, const(x64, -2) * sign, sign)
-    return finish(x, scale, factor, s, tail)
+    return finish(x, scale, factor, s, tail, rounded)

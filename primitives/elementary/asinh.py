@@ -52,7 +52,7 @@ def half_log(u_hi, u_lo, n_hi, n_lo, d_hi, d_lo):
     return atanh_sum(k, q_hi, q_lo)
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded inverse hyperbolic sine of a canonical float32 array."""
     x64 = canonical.to_float64(x)
     ax = lax.min(lax.abs(x64), const(x64, 2.0**128))
@@ -61,6 +61,6 @@ def body(x):
     u_hi, u_lo = fast_two_sum(w_hi, ax)
     y = half_log(u_hi, u_lo + w_lo, ax, const(ax, 0), one + w_hi, w_lo)
     y = y + y
-    y = canonical.to_float32(lax.select(lax.lt(x64, const(x64, 0)), lax.neg(y), y))
+    y = rounded(lax.select(lax.lt(x64, const(x64, 0)), lax.neg(y), y))
     finite = lax.lt(lax.abs(x), const(x, np.inf))
     return lax.select(finite, y, x)

@@ -18,9 +18,10 @@ any multiply-adds changes nothing (sampled patterns, in the tests).
 import numpy as np
 from jax import lax
 
+from repjax.primitives import canonical
 from repjax.primitives.elementary.sin import sin_shifted
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded cosine of a canonical float32 array."""
-    return sin_shifted(x, 1, lax.full_like(x, False, np.bool_))
+    return sin_shifted(x, 1, lax.full_like(x, False, np.bool_), rounded)

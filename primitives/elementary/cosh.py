@@ -24,11 +24,11 @@ from repjax.primitives.elementary.polynomial import fast_two_sum
 from repjax.primitives.elementary.sinh import parts
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded hyperbolic cosine of a canonical float32 array."""
     _, a, b, r, s, c = parts(x)
     total, error_1 = fast_two_sum(a, b)
     hi, error_2 = fast_two_sum(total, a * r)
     lo = (error_1 + error_2) + (((a + b) * c + (a - b) * s) - b * r)
     y = canonical.round_to_odd(*fast_two_sum(hi, lo))
-    return lax.select(canonical.is_nan(x), x, canonical.to_float32(y))
+    return lax.select(canonical.is_nan(x), x, rounded(y))

@@ -18,6 +18,7 @@ and with SSE4.2 (no FMA), jax 0.10.2 (``docs/proofs/log10-*.json``); on the hard
 contraction of any multiply-adds changes nothing (sampled patterns, in the tests).
 """
 
+from repjax.primitives import canonical
 from repjax.primitives.elementary.log2 import scaled_log
 
 # log10(2) and 1/log(10), each in two parts: a multiple of 2**-44 or 2**-28 and the binary64
@@ -28,6 +29,6 @@ INV_HI = float.fromhex("0x1.bcb7b14000000p-2")
 INV_LO = float.fromhex("0x1.26e50e32a6ab7p-30")
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded base-10 logarithm of a canonical float32 array."""
-    return scaled_log(x, UNIT_HI, UNIT_LO, INV_HI, INV_LO)
+    return scaled_log(x, UNIT_HI, UNIT_LO, INV_HI, INV_LO, rounded)

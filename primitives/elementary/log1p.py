@@ -26,12 +26,12 @@ from repjax.primitives.elementary.log import log_parts, split
 from repjax.primitives.elementary.polynomial import const
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded log(1 + x) of a canonical float32 array."""
     x64 = canonical.to_float64(x)
     k, f = split(x64 + const(x64, 1))
     f = lax.select(lax.eq(k, const(k, 0)), x64, f)
-    y = canonical.to_float32(canonical.round_to_odd(*log_parts(k, f)))
+    y = rounded(canonical.round_to_odd(*log_parts(k, f)))
     y = lax.select(lax.eq(x, const(x, -1)), const(y, -np.inf), y)
     y = lax.select(lax.lt(x, const(x, -1)), const(y, np.nan), y)
     y = lax.select(lax.eq(x, const(x, np.inf)), x, y)

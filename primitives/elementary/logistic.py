@@ -30,7 +30,7 @@ from repjax.primitives.elementary.exp import expm1_parts
 from repjax.primitives.elementary.polynomial import const, fast_two_sum
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded logistic function of a canonical float32 array."""
     # Beyond +-150 the result is 1 or +0.
     bound = np.float64(150)
@@ -42,5 +42,5 @@ def body(x):
     # hi depends on the data, so that XLA cannot fold (hi + lo) - hi.
     hi = lax.select(low, const(e, 0), const(e, 0.5))
     lo = canonical.guard(lax.select(low, s + sq, e * const(e, 0.5)) / (e + const(e, 2)))
-    y = canonical.to_float32(canonical.round_to_odd(*fast_two_sum(hi, lo)))
+    y = rounded(canonical.round_to_odd(*fast_two_sum(hi, lo)))
     return lax.select(canonical.is_nan(x), x, y)

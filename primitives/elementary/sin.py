@@ -23,7 +23,7 @@ from repjax.primitives.elementary.polynomial import const, fast_two_sum
 from repjax.primitives.elementary.trigonometric import finish, reduce, sin_and_cos
 
 
-def sin_shifted(x, quadrants, negative):
+def sin_shifted(x, quadrants, negative, rounded):
     """sin(|x| + quadrants pi/2), negated where told, of a canonical float32 array."""
     k, r, e = reduce(x)
     k = k + const(k, quadrants)
@@ -31,9 +31,9 @@ def sin_shifted(x, quadrants, negative):
     odd = lax.eq(k & const(k, 1), const(k, 1))
     hi, lo = lax.select(odd, cos_hi, sin_hi), lax.select(odd, cos_lo, sin_lo)
     y = canonical.round_to_odd(*fast_two_sum(hi, lo))
-    return finish(x, lax.ne(lax.eq(k & const(k, 2), const(k, 2)), negative), y)
+    return finish(x, lax.ne(lax.eq(k & const(k, 2), const(k, 2)), negative), y, rounded)
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded sine of a canonical float32 array."""
-    return sin_shifted(x, 0, lax.lt(x, const(x, 0)))
+    return sin_shifted(x, 0, lax.lt(x, const(x, 0)), rounded)

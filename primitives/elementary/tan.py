@@ -24,7 +24,7 @@ from repjax.primitives.elementary.polynomial import const, fast_two_sum
 from repjax.primitives.elementary.trigonometric import finish, reduce, sin_and_cos
 
 
-def body(x):
+def body(x, rounded=canonical.to_float32):
     """Correctly rounded tangent of a canonical float32 array."""
     k, r, e = reduce(x)
     sin, cos = (fast_two_sum(*pair) for pair in sin_and_cos(r, e))
@@ -32,4 +32,4 @@ def body(x):
     n_hi, n_lo = (lax.select(odd, c, s) for s, c in zip(sin, cos, strict=True))
     d_hi, d_lo = (lax.select(odd, s, c) for s, c in zip(sin, cos, strict=True))
     y = canonical.round_to_odd(*fast_two_sum(*quotient(n_hi, n_lo, d_hi, d_lo)))
-    return finish(x, lax.ne(odd, lax.lt(x, const(x, 0))), y)
+    return finish(x, lax.ne(odd, lax.lt(x, const(x, 0))), y, rounded)

@@ -146,8 +146,8 @@ def sin_and_cos(r, e):
     return (r, sin_lo), (cos_hi, cos_lo)
 
 
-def finish(x, negative, y):
+def finish(x, negative, y, rounded):
     """float64 ``y``, negated where told, as a canonical result; NaN where x is not finite."""
-    y = canonical.to_float32(lax.select(negative, lax.neg(y), y))
+    y = rounded(lax.select(negative, lax.neg(y), y))
     finite = lax.lt(lax.abs(x), const(x, np.inf))
     return lax.select(finite, y, const(y, np.nan))

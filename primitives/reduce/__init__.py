@@ -5,6 +5,7 @@ from __future__ import annotations
 from jax.extend.core import primitives as stock
 
 from repjax.primitives.arithmetic import plain_rule
+from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
 from repjax.primitives.reduce import extrema, sums, window  # noqa: F401  (registers)
 
@@ -13,7 +14,7 @@ _DILATION = ("base_dilation", "window_dilation")
 
 
 def _pooling(name, body, keep):
-    primitive = define(name, body, getattr(stock, name + "_p").bind)
+    primitive = define(name, body, getattr(stock, name + "_p").bind, halves=flush)
     plain_rule(name, primitive, keep=keep)
     return primitive
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from jax import lax
 
-from repjax.primitives.arithmetic import require_float32
+from repjax.primitives.arithmetic import require_format
+from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
 from repjax.primitives.interpret import rule
 from repjax.primitives.reduce import order
@@ -39,8 +40,8 @@ def _stock_position(stock):
     return stock_function
 
 
-reduce_max_p = define("reduce_max", _extremum(True), lax.reduce_max)
-reduce_min_p = define("reduce_min", _extremum(False), lax.reduce_min)
+reduce_max_p = define("reduce_max", _extremum(True), lax.reduce_max, halves=flush)
+reduce_min_p = define("reduce_min", _extremum(False), lax.reduce_min, halves=flush)
 argmax_p = define("argmax", _position(True), _stock_position(lax.argmax))
 argmin_p = define("argmin", _position(False), _stock_position(lax.argmin))
 
@@ -48,7 +49,7 @@ argmin_p = define("argmin", _position(False), _stock_position(lax.argmin))
 def _register(name, primitive, *keep):
     @rule(name)
     def extremum(context, operands, params):
-        require_float32(context, operands)
+        require_format(context, operands)
         kept = {k: params[k] for k in keep}
         return primitive.bind(*operands, axes=tuple(int(a) for a in params["axes"]), **kept)
 

@@ -19,7 +19,7 @@ import math
 from jax import lax
 
 from repjax.primitives import canonical
-from repjax.primitives.arithmetic import require_float32
+from repjax.primitives.arithmetic import require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, rule
 
@@ -72,12 +72,12 @@ def _reduce_sum(x, *, axes, accumulation):
     return _SUMS[accumulation](x, axis)
 
 
-reduce_sum_p = define("reduce_sum", _reduce_sum, lax.reduce_sum)
+reduce_sum_p = define("reduce_sum", _reduce_sum, lax.reduce_sum, halves=canonical.flush)
 
 
 @rule("reduce_sum")
 def _reduce_sum_rule(context, operands, params):
-    require_float32(context, operands)
+    require_format(context, operands)
     axes = tuple(int(a) for a in params["axes"])
     return reduce_sum_p.bind(
         *operands, axes=axes, accumulation=check_accumulation(context.accumulation)

@@ -22,6 +22,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import scipy
 import scipy.special
@@ -64,6 +65,8 @@ class Format:
 
 
 FLOAT32 = Format(np.float32, np.uint32, 24)
+FLOAT16 = Format(np.float16, np.uint16, 11)
+BFLOAT16 = Format(ml_dtypes.bfloat16, np.uint16, 8)
 #: Half of the filter's interval, relative; the largest error an audit may find in a reference.
 FILTER, AUDIT_LIMIT = 2.0**-41, 2.0**-45
 #: Every input whose bits are a multiple of this prime is an audit.
@@ -200,7 +203,13 @@ def _canonical(bits, fmt, smallest):
 
 def _narrow(y, fmt):
     """float64 to the format's bits, rounded to nearest even, not yet canonical."""
-    return np.asarray(y, np.float64).astype(fmt.float_type).view(fmt.uint_type)
+    i = np.asarray(y, np.float64).view(np.uint64)
+    # On the bits, to the format's precision: ml_dtypes rounds twice, to float32 in between.
+    dropped = 53 - fmt.precision
+    odd = i >> np.uint64(dropped) & np.uint64(1)
+    i = i + (np.uint64((1 << (dropped - 1)) - 1) + odd) & ~np.uint64((1 << dropped) - 1)
+    rounded = np.where(np.isnan(y), np.nan, i.view(np.float64))
+    return rounded.astype(fmt.float_type).view(fmt.uint_type)
 
 
 def rounded(function: Function, x: float, fmt: Format = FLOAT32) -> tuple[float, Any]:
