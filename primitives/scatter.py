@@ -221,7 +221,7 @@ def _scatter_extremum(largest: bool):
 
 _OPTIONS = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
 
-scatter_p = define("scatter", scatter_body, lax.scatter)
+scatter_p = define("scatter", scatter_body, lax.scatter, own_value=True)
 scatter_add_p = define("scatter_add", scatter_add_body, lax.scatter_add)
 scatter_mul_p = define("scatter_mul", scatter_mul_body, lax.scatter_mul)
 scatter_min_p = define("scatter_min", _scatter_extremum(False), lax.scatter_min)

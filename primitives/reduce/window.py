@@ -18,7 +18,7 @@ from jax import lax
 
 from repjax.primitives import canonical
 from repjax.primitives.reduce import order
-from repjax.primitives.reduce.sums import pairwise_sum
+from repjax.primitives.reduce.sums import add, pairwise
 
 # Windows up to this size are unrolled, which lets XLA fuse all of it into one loop.
 _UNROLLED = 64
@@ -112,7 +112,8 @@ def reduce_window_sum_body(
     if 0 in outputs:
         return lax.full(outputs, 0, x.dtype)
     if n > _UNROLLED:
-        return pairwise_sum(lax.reshape(gather_windows(x, *window), [n, *outputs]), 0)
+        windows = lax.reshape(gather_windows(x, *window), [n, *outputs])
+        return pairwise(add, [windows], 0)[0]
     terms = list(_slice_windows(x, outputs, *window))
     while n > 1:
         half = 1 << ((n - 1).bit_length() - 1)
