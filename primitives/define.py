@@ -29,7 +29,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from repjax.primitives import canonical
-from repjax.primitives.interpret import PREFIX, Context, interpret_closed
+from repjax.primitives.interpret import (
+    PREFIX,
+    Context,
+    interpret_function,
+    struct,
+    struct_of,
+)
 
 PLATFORMS = ("cpu", "cuda")
 HALVES = (np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
@@ -44,6 +50,7 @@ def define(
     multiple_results: bool = False,
     halves: Callable[..., Any] | None = canonical.guard,
     half_body: Callable[..., Any] | None = None,
+    own_value: bool = False,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -60,6 +67,8 @@ def define(
       halves: what float16 and bfloat16 results end in, ``canonical.guard`` or, as in the body,
         ``canonical.flush``; None where the body takes these formats as they stand.
       half_body: for these formats, the body, where that of float32 would round twice.
+      own_value: whether the derivative of ``stock`` computes the result in another way than
+        ``stock`` does.  The primitive's has the result of ``body`` either way.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -82,7 +91,7 @@ def define(
 
     @primitive.def_abstract_eval
     def abstract_eval(*avals, **params):
-        out = jax.eval_shape(functools.partial(stock, **params), *map(_struct, avals))
+        out = jax.eval_shape(functools.partial(stock, **params), *map(struct, avals))
         return pack([jax.core.ShapedArray(x.shape, x.dtype) for x in out])
 
     def lower(ctx, *args, **params):
@@ -103,7 +112,10 @@ def define(
                 return result, jax.tree.map(_zero_tangent, result)
             given = [None if z else t for z, t in zip(zero, tangents, strict=True)]
             return result, jvp(given, result, *primals, **params)
-        return tuple(map(pack, _jvp(stock, primals, tangents, **params)))
+        results, tangents = _jvp(stock, primals, tangents, **params)
+        if own_value:
+            results = jax.tree.leaves(primitive.bind(*primals, **params))
+        return pack(results), pack(tangents)
 
     def batch(args, dims, **params):
         batched = jax.vmap(functools.partial(stock, **params), in_axes=tuple(dims), out_axes=0)
@@ -143,25 +155,16 @@ def _as_list(stock, multiple_results: bool):
     return function
 
 
-def _struct(aval) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-
-def _struct_of(x) -> jax.ShapeDtypeStruct:
-    return _struct(jax.typeof(x))
-
-
 def _zero_tangent(x) -> ad.Zero:
     return ad.Zero(jax.typeof(x).to_tangent_aval())
 
 
 def _interpret(function, params, *operands) -> list[Any]:
     """Trace ``function`` on the operands' types and interpret the jaxpr reproducibly."""
-    jaxpr = jax.make_jaxpr(function)(*map(_struct_of, operands))
     context = Context()
     if "accumulation" in params:
         context.accumulation = params["accumulation"]
-    return interpret_closed(context, jaxpr, operands)
+    return interpret_function(context, function, operands)
 
 
 def _jvp(stock, primals, tangents, **params):
@@ -183,7 +186,7 @@ def _jvp(stock, primals, tangents, **params):
 
     directions = [tangents[i] for i in active]
     outputs = _interpret(results_and_tangents, params, *primals, *directions)
-    count = len(jax.eval_shape(functools.partial(stock, **params), *map(_struct_of, primals)))
+    count = len(jax.eval_shape(functools.partial(stock, **params), *map(struct_of, primals)))
     results, rest = outputs[:count], iter(outputs[count:])
     zeros = map(_zero_tangent, results)
     return results, [z if z.aval.dtype == jax.dtypes.float0 else next(rest) for z in zeros]
@@ -212,7 +215,7 @@ def _transpose(stock, cotangents, *args, **params):
         filled = [_zeros(ct.aval) if type(ct) is ad.Zero else ct for ct in cotangents]
         for i, x in zip(given, operands, strict=False):
             filled[i] = x
-        return jax.linear_transpose(partially, *(_struct(args[i].aval) for i in linear))(filled)
+        return jax.linear_transpose(partially, *(struct(args[i].aval) for i in linear))(filled)
 
     # Where a value is used several times JAX has added the cotangents, unguarded.
     operands = [canonicalize(cotangents[i]) for i in given]

@@ -23,7 +23,7 @@ _INTEGER = (
     "convert_element_type bitcast_convert_type random_bits threefry2x32 iota_2x32_shape "
     "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin "
     "cumsum cumprod cummax cummin reduce_window_sum reduce_window_max reduce_window_min top_k "
-    "dot_general conv_general_dilated scatter scatter-add scatter-mul scatter-min scatter-max"
+    "dot_general conv_general_dilated scatter-add scatter-sub scatter-mul scatter-min scatter-max"
 )
 
 COMPARING.update(f"{_COMPARISON} sort".split())

@@ -91,6 +91,25 @@ def rule(*names: str, structural: bool = False) -> Callable[[Rule], Rule]:
     return register
 
 
+def program(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as what the stock primitives ``names`` compute.
+
+    The function is written in stock operations, ``function(*operands, **params)``; the rule is
+    to interpret it.
+    """
+
+    def register(function):
+        @rule(*names, structural=True)
+        def interpreted(context, operands, params):
+            call = functools.partial(function, **params)
+            results = interpret_function(context, call, operands)
+            return results if context.equation.primitive.multiple_results else results[0]
+
+        return function
+
+    return register
+
+
 def check_accumulation(accumulation: str) -> str:
     if accumulation not in ACCUMULATIONS:
         raise ValueError(
@@ -246,3 +265,19 @@ def interpret_closed(context: Context, jaxpr, operands) -> list[Any]:
 
     inner, consts = open_jaxpr(jaxpr)
     return interpret(context, inner, [canonicalize(c) for c in consts], operands)
+
+
+def interpret_function(context: Context, function, operands) -> list[Any]:
+    """:func:`interpret` of a function of arrays, traced on the types of the operands."""
+    jaxpr = jax.make_jaxpr(function)(*map(struct_of, operands))
+    return interpret_closed(context, jaxpr, operands)
+
+
+def struct(aval) -> jax.ShapeDtypeStruct:
+    """The type of an abstract value, as an argument of traced functions."""
+    weak_type = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type)
+
+
+def struct_of(x) -> jax.ShapeDtypeStruct:
+    return struct(jax.typeof(x))

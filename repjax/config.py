@@ -25,6 +25,7 @@ from collections.abc import Iterator
 import jax
 from jax._src.interpreters import pxla
 from jax.extend.core import Primitive
+from jax.extend.core import primitives as stock
 from jax.interpreters import ad, mlir
 
 from repjax import rewrite
@@ -170,6 +171,12 @@ def install() -> None:
 # --- derivatives that differ between versions of JAX ------------------------------------
 
 
+def _contract_is_active(x) -> bool:
+    current = state()
+    active = current.enabled or current.contract_derivatives
+    return active and jax.typeof(x).dtype in FORMATS
+
+
 def _override_derivative(primitive, contract_jvp) -> None:
     """Make JAX differentiate a stock primitive into the contract's graph.
 
@@ -180,9 +187,7 @@ def _override_derivative(primitive, contract_jvp) -> None:
     stock_jvp = ad.primitive_jvps[primitive]
 
     def jvp(primals, tangents, **params):
-        current = state()
-        active = current.enabled or current.contract_derivatives
-        if not active or jax.typeof(primals[0]).dtype not in FORMATS:
+        if not _contract_is_active(primals[0]):
             return stock_jvp(primals, tangents, **params)
         result = primitive.bind(*primals, **params)
         if type(tangents[0]) is ad.Zero:
@@ -194,3 +199,23 @@ def _override_derivative(primitive, contract_jvp) -> None:
 
 for _primitive, _jvp in DERIVATIVES.items():
     _override_derivative(_primitive, _jvp)
+
+
+def _keep_value(primitive) -> None:
+    """Make the value that JAX computes along with a derivative the one that it has without.
+
+    JAX differentiates these primitives through other algorithms.  The derivative stays JAX's.
+    """
+    stock_jvp = ad.primitive_jvps[primitive]
+
+    def jvp(primals, tangents, **params):
+        result, tangent = stock_jvp(primals, tangents, **params)
+        if _contract_is_active(primals[0]):
+            result = primitive.bind(*primals, **params)
+        return result, tangent
+
+    ad.primitive_jvps[primitive] = jvp
+
+
+for _primitive in (stock.reduce_prod_p, stock.cumprod_p, stock.scatter_p):
+    _keep_value(_primitive)

@@ -18,8 +18,8 @@ from jax.extend import source_info_util
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr
-from repjax.rules import as_struct, match_types
+from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, struct
+from repjax.rules import match_types
 
 _NOT_THE_USERS = tuple(
     str(pathlib.Path(file).parent)
@@ -53,7 +53,7 @@ def rewrite(jaxpr):
     def program(*operands):
         return run(jaxpr, operands)
 
-    return jax.make_jaxpr(program)(*(as_struct(v.aval) for v in inner.invars))
+    return jax.make_jaxpr(program)(*(struct(v.aval) for v in inner.invars))
 
 
 def _location(equations) -> str:

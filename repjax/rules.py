@@ -17,6 +17,7 @@ from repjax.primitives.interpret import (
     interpret_closed,
     open_jaxpr,
     rule,
+    struct,
 )
 
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
@@ -63,13 +64,8 @@ def _rewritten(context: Context, jaxpr):
     avals = [v.aval for v in inner.invars]
     results = [v.aval for v in inner.outvars]
     return jax.make_jaxpr(lambda *xs: match_types(interpret_closed(context, jaxpr, xs), results))(
-        *map(as_struct, avals)
+        *map(struct, avals)
     )
-
-
-def as_struct(aval) -> jax.ShapeDtypeStruct:
-    weak_type = getattr(aval, "weak_type", False)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type)
 
 
 def match_types(values, avals):

@@ -1,6 +1,8 @@
-"""Scatter-add: the order-independent sum, against its definition in rational numbers."""
+"""Scatters: sums against rational numbers, all others against one update after the other."""
 
 from __future__ import annotations
+
+import re
 
 import gmpy2
 import jax
@@ -14,6 +16,7 @@ from jax import lax
 from reference import add, guard
 
 import repjax
+from repjax.explicit import explicit
 
 # --- the definition ---------------------------------------------------------------------
 
@@ -243,11 +246,199 @@ def test_gradient_of_scatter_add():
     assert_same_bits(run(x, u, cotangent), (cotangent, gathered))
 
 
-def test_overwriting_scatter_is_refused():
-    """Which of several updates of one element wins is a platform's choice, without a rule."""
-    index = np.array([2, 0, 2, 2])
-    with pytest.raises(repjax.RefusedError, match="scatter has no reproducible form"):
-        repjax.reproducible(lambda x, u: x.at[index].set(u))(normal(4), normal(4, 1))
+# --- assignments, products, extrema -------------------------------------------------------
+
+
+def multiply(x, y):
+    with np.errstate(all="ignore"):
+        return guard(x * y)
+
+
+def larger(x, y):
+    return x if np.isnan(x) or x > y else y
+
+
+def smaller(x, y):
+    return x if np.isnan(x) or x < y else y
+
+
+#: The method of ``x.at[index]``, and what it makes of an element and one update.
+METHODS = {
+    "set": lambda x, y: y,
+    "mul": multiply,
+    "max": larger,
+    "min": smaller,
+}
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def scatter_in_order(method, operand, positions, updates, order=1):
+    """One update after the other; ``positions`` as in :func:`scatter_add`."""
+    out = canonical(operand).ravel().copy()
+    pairs = zip(positions.ravel(), canonical(updates).ravel(), strict=True)
+    for e, y in list(pairs)[::order]:
+        if e >= 0:
+            out[e] = METHODS[method](out[e], y)
+    return canonical(out.reshape(operand.shape))
+
+
+def stock(method, index, **options):
+    return lambda x, u: getattr(x.at[index], method)(u, **options)
+
+
+@each_method
+@pytest.mark.parametrize("name", SCATTERS)
+def test_other_scatters(method, name):
+    shape, index, update_shape = SCATTERS[name]
+    run = repjax.reproducible(stock(method, index))
+    for data in (normal, any_bits):
+        x, u = data(shape, 1), data(update_shape, 2)
+        full = np.broadcast_to(u, np.zeros(shape)[index].shape)
+        expected = scatter_in_order(method, x, positions_of(shape, index, full), full)
+        assert_same_bits(run(x, u), expected, data.__name__)
+
+
+@each_method
+@pytest.mark.parametrize("mode", ["fill", "drop", "clip", "promise_in_bounds"])
+def test_modes_of_other_scatters(method, mode):
+    index = np.array([0, 3, 99, -99, 4, 3, -1, 5, 4, 2**31 - 1, -(2**31)], np.int32)
+    if mode == "promise_in_bounds":
+        index %= 5
+    x, u = normal(5), normal(index.size, 1)
+    wrapped = np.where(index < 0, index.astype(np.int64) + 5, index)
+    inside = (wrapped >= 0) & (wrapped < 5)
+    positions = np.clip(wrapped, 0, 4) if mode == "clip" else np.where(inside, wrapped, -1)
+    run = repjax.reproducible(stock(method, index, mode=mode))
+    assert_same_bits(run(x, u), scatter_in_order(method, x, positions, u))
+
+
+@pytest.mark.parametrize("method", ["set", "mul"])
+def test_the_data_can_tell_the_order_of_assignments_and_products(method):
+    index = RNG.integers(0, 5, 40)
+    x, u = normal(5), normal(40, 1)
+    forwards, backwards = (scatter_in_order(method, x, index, u, order) for order in (1, -1))
+    assert not same_bits(forwards, backwards)
+    assert_same_bits(repjax.reproducible(stock(method, index))(x, u), forwards)
+
+
+WINDOWS = lax.ScatterDimensionNumbers((1,), (), (0,))
+
+
+@each_method
+def test_windows_that_overlap(method):
+    """Windows are applied in their order, not the updates in the order of their positions."""
+    scatter = {"set": lax.scatter, "mul": lax.scatter_mul}.get(method)
+    scatter = scatter or getattr(lax, f"scatter_{method}")
+    index = np.array([[4], [2], [3], [0], [2]])
+    x, u = any_bits(9, 1), any_bits((5, 4), 2)
+    positions = index + np.arange(4)
+    expected = scatter_in_order(method, x, positions, u)
+    run = repjax.reproducible(lambda x, u: scatter(x, index, u, WINDOWS))
+    assert_same_bits(run(x, u), expected)
+    if method == "set":
+        assert not same_bits(expected, scatter_in_order(method, x, positions.T, u.T))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int32", "float16", "bfloat16"])
+def test_assignments_of_every_type(dtype):
+    index = RNG.integers(-6, 6, 40)  # -6 and 5 are nowhere
+    x, u = patterns(5, 1, jnp.dtype(dtype)), patterns(40, 2, jnp.dtype(dtype))
+    expected = canonical(x).copy()
+    for i, y in zip(index, canonical(u), strict=True):
+        if -5 <= i < 5:
+            expected[i] = y
+    assert_same_bits(repjax.reproducible(stock("set", index))(x, u), expected)
+
+
+@each_method
+def test_promises_change_nothing(method):
+    index = np.array([0, 2, 3, 6])
+    x, u = normal(8), normal(4, 1)
+    options = {"indices_are_sorted": True, "unique_indices": True}
+    run = repjax.reproducible(stock(method, index, **options))
+    assert_same_bits(run(x, u), scatter_in_order(method, x, index, u))
+
+
+@each_method
+def test_batches_of_other_scatters(method):
+    x, u = normal((3, 5)), normal((3, 20), 1)
+    index = RNG.integers(0, 5, (3, 20))
+
+    def scatter(x, index, u):
+        return stock(method, index)(x, u)
+
+    rows = [scatter_in_order(method, *row) for row in zip(x, index, u, strict=True)]
+    assert_same_bits(repjax.reproducible(jax.vmap(scatter))(x, index, u), np.stack(rows))
+    with repjax.enabled():
+        eager = [scatter(*map(jnp.asarray, row)) for row in zip(x, index, u, strict=True)]
+    assert_same_bits(np.stack(eager), np.stack(rows), "eager")
+    rows = [scatter_in_order(method, x[0], index[0], row) for row in u]
+    run = repjax.reproducible(jax.vmap(scatter, (None, None, 0)))
+    assert_same_bits(run(x[0], index[0], u), np.stack(rows), "vmap of updates")
+
+
+def test_gradient_of_an_assignment():
+    """The cotangent goes to the update that wins, and to what no update reaches."""
+    index = np.array([1, 4, 0, 1, 3, 1])  # 4 is out of bounds
+    x, u, cotangent = normal(4), normal(6, 1), normal(4, 2)
+    run = repjax.reproducible(lambda x, u, ct: jax.vjp(stock("set", index), x, u)[1](ct))
+    to_x, to_u = np.zeros(4, np.float32), np.zeros(6, np.float32)
+    to_x[2] = cotangent[2]
+    to_u[[2, 4, 5]] = cotangent[[0, 3, 1]]
+    assert_same_bits(run(x, u, cotangent), (to_x, to_u))
+
+
+def test_gradient_of_a_maximum_is_shared_by_equals():
+    index = np.array([1, 1, 0, 1])
+    x, u = np.float32([1, 2, 3]), np.float32([5, 5, 1, 4])
+    run = repjax.reproducible(
+        lambda x, u: jax.vjp(stock("max", index), x, u)[1](np.float32([6] * 3))
+    )
+    assert_same_bits(run(x, u), (np.float32([3, 0, 6]), np.float32([3, 3, 3, 0])))
+
+
+def test_gradient_of_a_product():
+    index = np.array([2, 0])
+    x, u, cotangent = normal(3), normal(2, 1), normal(3, 2)
+    options = {"unique_indices": True}
+    run = repjax.reproducible(lambda x, u, ct: jax.vjp(stock("mul", index, **options), x, u)[1](ct))
+    expected = scatter_in_order("mul", cotangent, index, u), (cotangent * x)[index]
+    assert_same_bits(run(x, u, cotangent), expected)
+
+
+def test_explicit_scatters_have_these_derivatives():
+    index = np.array([1, 1, 0, 1])
+    x, u = normal(3), normal(4, 1)
+    for method in ("set", "max", "subtract"):
+        gradient = jax.grad(lambda x, u, m=method: (stock(m, index)(x, u) ** 2).sum(), (0, 1))
+        twin = explicit(stock(method, index))
+        explicit_gradient = jax.grad(
+            lambda x, u, f=twin: repjax.numpy.sum(repjax.lax.integer_pow(f(x, u), 2)), (0, 1)
+        )
+        assert_same_bits(explicit_gradient(x, u), repjax.reproducible(gradient)(x, u), method)
+
+
+def test_scatter_sub_adds_the_negated_updates():
+    index = RNG.integers(0, 7, 40)
+    x, u = spread(7), spread(40, 1)
+    run = repjax.reproducible(stock("subtract", index))
+    assert_same_bits(run(x, u), scatter_add(x, index, -u))
+
+
+REFUSED = {
+    "function": (lambda x: x.at[0].apply(jnp.sin), "x.at[i].set(f(x[i]))"),
+    "keys": (
+        lambda x: jax.random.split(jax.random.key(0), 4).at[0].set(jax.random.key(1)),
+        "scatter jax.random.key_data(keys)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_scatters_name_the_remedy(name):
+    function, remedy = REFUSED[name]
+    with pytest.raises(repjax.RefusedError, match=re.escape(remedy)):
+        repjax.reproducible(function)(normal(4))
 
 
 # --- ways to run it -----------------------------------------------------------------------

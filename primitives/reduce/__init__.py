@@ -7,7 +7,13 @@ from jax.extend.core import primitives as stock
 from repjax.primitives.arithmetic import plain_rule
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
-from repjax.primitives.reduce import extrema, sums, window  # noqa: F401  (registers)
+from repjax.primitives.reduce import (  # noqa: F401  (registers)
+    cumulative,
+    extrema,
+    generic,
+    sums,
+    window,
+)
 
 _WINDOW = ("window_dimensions", "window_strides", "padding")
 _DILATION = ("base_dilation", "window_dilation")

@@ -1,4 +1,4 @@
-"""Sums with a stated order.
+"""Sums and products with a stated order.
 
 ``accumulation`` is a static parameter of every sum (``docs/numerics.md``, section 4).
 The reduced axes are flattened in row-major order of the operand's logical shape, to
@@ -7,9 +7,10 @@ x[0..n); then
 * ``pairwise``: x is padded with +0 to the next power of two, and halved by
   ``x[:h] + x[h:]`` until one element is left (Higham 1993, "The accuracy of floating
   point summation": error O(log n) ulp);
-* ``sequential``: s = s + x[k], k ascending, s starting from +0.
+* ``sequential``: s = x[0]; s = s + x[k], k ascending.
 
 Each addition is rounded to float32 and made canonical.  The sum over no elements is +0.
+Products are the same with multiplication; an element without a partner stays as it is.
 """
 
 from __future__ import annotations
@@ -36,49 +37,73 @@ def collapse(x, axes):
     return lax.reshape(x, shape), first
 
 
-def pairwise_sum(x, axis):
-    """The pairwise sum over one axis of a float32 array."""
-    n = x.shape[axis]
+def pairwise(combine, xs, axis):
+    """The ``pairwise`` reduction over one axis: ``combine(low half, high half)`` until one is left.
+
+    ``xs`` is a list of arrays of one shape, and ``combine`` takes two such lists; the axis must
+    not be empty.
+    """
+
+    def parts(start, stop):
+        return [lax.slice_in_dim(x, start, stop, axis=axis) for x in xs]
+
+    n = xs[0].shape[axis]
     while n > 1:
         half = 1 << ((n - 1).bit_length() - 1)
-        low = lax.slice_in_dim(x, 0, n - half, axis=axis)
-        high = lax.slice_in_dim(x, half, n, axis=axis)
-        total = canonical.flush(lax.add(low, high))
-        # The padding is never made: x + 0 is x for every canonical x.
-        alone = lax.slice_in_dim(x, n - half, half, axis=axis)
-        x = lax.concatenate([total, alone], axis) if n < 2 * half else total
-        n = half
-    return lax.squeeze(x, (axis,))
+        combined = combine(parts(0, n - half), parts(half, n))
+        # The padding is never made: an element without a partner stays.
+        if n < 2 * half:
+            pairs = zip(combined, parts(n - half, half), strict=True)
+            combined = [lax.concatenate(pair, axis) for pair in pairs]
+        xs, n = combined, half
+    return [lax.squeeze(x, (axis,)) for x in xs]
 
 
-def sequential_sum(x, axis):
-    """The sequential sum over one axis of a float32 array."""
+def sequential(combine, xs, axis):
+    """The ``sequential`` reduction over one axis, which must not be empty; as :func:`pairwise`."""
 
-    def step(k, total):
-        term = lax.dynamic_index_in_dim(x, k, axis, keepdims=False)
-        return canonical.flush(lax.add(total, term))
+    def at(k):
+        return [lax.dynamic_index_in_dim(x, k, axis, keepdims=False) for x in xs]
 
-    start = lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)
-    return lax.fori_loop(0, x.shape[axis], step, start)
-
-
-_SUMS = {"pairwise": pairwise_sum, "sequential": sequential_sum}
+    n = xs[0].shape[axis]
+    return lax.fori_loop(1, n, lambda k, total: combine(total, at(k)), at(0))
 
 
-def _reduce_sum(x, *, axes, accumulation):
-    x, axis = collapse(x, axes)
-    if x.shape[axis] == 0:
-        return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)
-    return _SUMS[accumulation](x, axis)
+ORDERS = {"pairwise": pairwise, "sequential": sequential}
 
 
-reduce_sum_p = define("reduce_sum", _reduce_sum, lax.reduce_sum, halves=canonical.flush)
+def add(x, y):
+    """The sum of two lists of canonical arrays."""
+    return [canonical.flush(lax.add(a, b)) for a, b in zip(x, y, strict=True)]
 
 
-@rule("reduce_sum")
-def _reduce_sum_rule(context, operands, params):
-    require_format(context, operands)
-    axes = tuple(int(a) for a in params["axes"])
-    return reduce_sum_p.bind(
-        *operands, axes=axes, accumulation=check_accumulation(context.accumulation)
-    )
+def multiply(x, y):
+    """The product of two lists of canonical arrays."""
+    return [canonical.guard(lax.mul(a, b)) for a, b in zip(x, y, strict=True)]
+
+
+def _reduction(combine, identity):
+    def body(x, *, axes, accumulation):
+        x, axis = collapse(x, axes)
+        if x.shape[axis] == 0:
+            return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity, x.dtype)
+        return ORDERS[accumulation](combine, [x], axis)[0]
+
+    return body
+
+
+reduce_sum_p = define("reduce_sum", _reduction(add, 0), lax.reduce_sum, halves=canonical.flush)
+reduce_prod_p = define("reduce_prod", _reduction(multiply, 1), lax.reduce_prod, own_value=True)
+
+
+def _register(name, primitive):
+    @rule(name)
+    def reduction(context, operands, params):
+        require_format(context, operands)
+        axes = tuple(int(a) for a in params["axes"])
+        accumulation = check_accumulation(context.accumulation)
+        return primitive.bind(*operands, axes=axes, accumulation=accumulation)
+
+
+_register("reduce_sum", reduce_sum_p)
+_register("reduce_prod", reduce_prod_p)

@@ -18,7 +18,7 @@ from jax import lax
 
 from repjax.primitives import canonical
 from repjax.primitives.reduce import order
-from repjax.primitives.reduce.sums import pairwise_sum
+from repjax.primitives.reduce.sums import add, pairwise
 
 # Windows up to this size are unrolled, which lets XLA fuse all of it into one loop.
 _UNROLLED = 64
@@ -49,12 +49,12 @@ def gather_windows(x, window, strides, dilation):
         )
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
         if not np.array_equal(index.ravel(), np.arange(x.shape[axis])):
-            x = _take(x, index.ravel(), axis)
+            x = take(x, index.ravel(), axis)
         x = lax.reshape(x, shape)
     return lax.transpose(x, [*range(0, 2 * n, 2), *range(1, 2 * n, 2)])
 
 
-def _take(x, index, axis):
+def take(x, index, axis):
     """``x`` at the positions ``index`` of ``axis``, all of them in bounds."""
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(d for d in range(x.ndim) if d != axis),
@@ -112,7 +112,8 @@ def reduce_window_sum_body(
     if 0 in outputs:
         return lax.full(outputs, 0, x.dtype)
     if n > _UNROLLED:
-        return pairwise_sum(lax.reshape(gather_windows(x, *window), [n, *outputs]), 0)
+        windows = lax.reshape(gather_windows(x, *window), [n, *outputs])
+        return pairwise(add, [windows], 0)[0]
     terms = list(_slice_windows(x, outputs, *window))
     while n > 1:
         half = 1 << ((n - 1).bit_length() - 1)
@@ -150,7 +151,7 @@ def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
         return lax.full(selected.shape, 0, tangents.dtype)
     position = lax.select(none, lax.full_like(selected, 0), selected)
     position = lax.reshape(position, [position.size])
-    picked = _take(lax.reshape(tangents, [tangents.size]), position, 0)
+    picked = take(lax.reshape(tangents, [tangents.size]), position, 0)
     picked = lax.reshape(picked, selected.shape)
     return lax.select(none, lax.full_like(picked, 0), picked)
 
