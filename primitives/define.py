@@ -92,12 +92,14 @@ def define(
     @primitive.def_abstract_eval
     def abstract_eval(*avals, **params):
         out = jax.eval_shape(functools.partial(stock, **params), *map(struct, avals))
-        return pack([jax.core.ShapedArray(x.shape, x.dtype) for x in out])
+        return pack([_type(x, avals) for x in out])
 
     def lower(ctx, *args, **params):
         function = body
         if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
             function = _in_float32(half_body or body, ctx.avals_out, halves, pack)
+        # A body knows nothing of shardings, which an explicit mesh would have in its types.
+        ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
         with jax.enable_x64(True):
             return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 
@@ -126,6 +128,20 @@ def define(
     ad.primitive_transposes[primitive] = functools.partial(_transpose, stock)
     batching.primitive_batchers[primitive] = batch
     return primitive
+
+
+def _type(result, operands):
+    """The type of a result, which inside shard_map varies over devices as the operands do."""
+    varying = [x for x in operands if not x.manual_axis_type.empty]
+    if not varying:
+        return jax.core.ShapedArray(result.shape, result.dtype)
+    unsharded = jax.P(*(None for _ in result.shape))
+    return jax.core.ShapedArray(
+        result.shape,
+        result.dtype,
+        sharding=jax.NamedSharding(varying[0].sharding.mesh, unsharded),
+        manual_axis_type=varying[0].manual_axis_type,
+    )
 
 
 def _is_half(aval) -> bool:

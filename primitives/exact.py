@@ -11,7 +11,7 @@ from repjax.primitives.interpret import COMPARING, EXACT, EXACT_ON_INTEGERS
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
-    "transpose unstack device_put sharding_constraint reshard mesh_cast "
+    "transpose unstack device_put sharding_constraint reshard mesh_cast tile "
     "optimization_barrier"
 )
 _COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite"

@@ -14,6 +14,7 @@ import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
+    interpret,
     interpret_closed,
     open_jaxpr,
     rule,
@@ -53,6 +54,39 @@ def custom_jvp_call(context: Context, operands, params):
         return results[:half], results[half:]
 
     return function(*operands)
+
+
+# --- devices --------------------------------------------------------------------------
+
+
+@rule("shard_map", structural=True)
+def shard_map(context: Context, operands, params):
+    if context.differentiable:
+        raise RefusedError(
+            "shard_map inside an explicit repjax function would lose its derivative; use "
+            "repjax.reproducible or the global switch, which are applied after autodiff"
+        )
+    jaxpr, consts = open_jaxpr(params["jaxpr"])
+    mesh, specs = params["mesh"], params["in_specs"]
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+        # Not all interpreted operations keep the shardings that such a mesh has in its types.
+        shardings = [jax.NamedSharding(mesh, spec) for spec in specs]
+        operands = [jax.reshard(x, s) for x, s in zip(operands, shardings, strict=True)]
+
+    def per_device(*xs):
+        results = interpret(context, jaxpr, consts, xs)
+        return tuple(match_types(results, [v.aval for v in jaxpr.outvars]))
+
+    return jax.shard_map(
+        per_device,
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=params["out_specs"],
+        axis_names=params["newly_manual_axes"],
+        # Which values vary over devices was checked when the program was traced, and matters
+        # to derivatives, which are behind us.
+        check_vma=False,
+    )(*operands)
 
 
 # --- control flow ---------------------------------------------------------------------

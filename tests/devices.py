@@ -1,0 +1,151 @@
+"""Programs over eight devices, and the same without any: for test_devices.py.
+
+    python tests/devices.py     print a pair of digests for each program, as JSON
+
+Needs XLA_FLAGS=--xla_force_host_platform_device_count=8.
+"""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import repjax
+
+DEVICES = 8
+X = np.random.default_rng(0).normal(size=(2 * DEVICES, 4)).astype(np.float32)
+W = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+MESHES = {
+    kind.name: jax.make_mesh((DEVICES,), ("i",), axis_types=(kind,))
+    for kind in (AxisType.Auto, AxisType.Explicit)
+}
+
+
+def arrays(mesh):
+    return jax.device_put(X, NamedSharding(mesh, P("i"))), jax.device_put(
+        W, NamedSharding(mesh, P())
+    )
+
+
+def local(x, w):
+    return jax.numpy.tanh(x @ w)
+
+
+# What each device does with its part of a collective, and what that comes to for the list of
+# all devices' parts.
+COLLECTIVES = {
+    "psum": (lambda y: lax.psum(y, "i"), lambda ys, _: repjax.lax.reduce_sum(ys, (0,))),
+    "psum of integers": (
+        lambda y: lax.psum(lax.convert_element_type(y * 100, np.int32), "i"),
+        lambda ys, _: (ys * 100).astype(np.int32).sum(0, dtype=np.int32),
+    ),
+    "pmean": (
+        lambda y: lax.pmean(y, "i"),
+        lambda ys, _: repjax.lax.div(repjax.lax.reduce_sum(ys, (0,)), np.float32(len(ys))),
+    ),
+    "pmax": (lambda y: lax.pmax(y, "i"), lambda ys, _: ys.max(0)),
+    "pmin": (lambda y: lax.pmin(y, "i"), lambda ys, _: ys.min(0)),
+    "all_gather": (lambda y: lax.all_gather(y, "i"), lambda ys, _: ys),
+    "ppermute": (
+        lambda y: lax.ppermute(y, "i", [(j, (j + 1) % DEVICES) for j in range(DEVICES)]),
+        lambda ys, i: ys[i - 1],
+    ),
+    "axis_index": (
+        lambda y: y * lax.axis_index("i"),
+        lambda ys, i: repjax.lax.mul(ys[i], np.float32(i)),
+    ),
+    "all_to_all": (
+        lambda y: lax.all_to_all(y.reshape(2, 5)[:, :4].reshape(8, 1), "i", 0, 0),
+        lambda ys, i: ys[:, :, :4].reshape(DEVICES, 8, 1)[:, i],
+    ),
+    "psum_scatter": (
+        lambda y: lax.psum_scatter(y[:, :4].reshape(8, 1), "i"),
+        lambda ys, i: repjax.lax.reduce_sum(ys[:, :, :4].reshape(DEVICES, 8, 1)[:, i], (0,)),
+    ),
+    "psum_scatter tiled": (
+        lambda y: lax.psum_scatter(jax.numpy.tile(y.reshape(10), 8), "i", tiled=True),
+        lambda ys, _: repjax.lax.reduce_sum(ys.reshape(DEVICES, 10), (0,)),
+    ),
+}
+
+
+def collective(name, mesh):
+    over_devices, _ = COLLECTIVES[name]
+    program = jax.shard_map(
+        lambda x, w: over_devices(local(x, w))[None],
+        mesh=mesh,
+        in_specs=(P("i"), P()),
+        out_specs=P("i"),
+        check_vma=False,
+    )
+    return repjax.reproducible(program)(*arrays(mesh))
+
+
+def collective_without(name):
+    """All devices' results of the collective, from all devices' parts."""
+    reproducible = repjax.reproducible(local)
+    parts = np.stack([reproducible(x, W) for x in np.split(X, DEVICES)])
+    return np.stack([np.asarray(COLLECTIVES[name][1](parts, i)) for i in range(DEVICES)])
+
+
+def gradient(mesh):
+    """Of data-parallel training: the sum over devices of the devices' gradients."""
+
+    def loss(w, x):
+        per_device = jax.shard_map(
+            lambda x, w: lax.psum((local(x, w) ** 2).sum(), "i"),
+            mesh=mesh,
+            in_specs=(P("i"), P()),
+            out_specs=P(),
+        )
+        return per_device(x, w)
+
+    x, w = arrays(mesh)
+    with repjax.enabled():
+        return jax.jit(jax.value_and_grad(loss))(w, x)
+
+
+def gradient_without():
+    parts = [
+        repjax.reproducible(jax.value_and_grad(lambda w, x: (local(x, w) ** 2).sum()))(W, x)
+        for x in np.split(X, DEVICES)
+    ]
+    return jax.tree.map(lambda *xs: repjax.lax.reduce_sum(np.stack(xs), (0,)), *parts)
+
+
+def mapped(x):
+    return lax.psum(jax.numpy.exp(x), "i") / lax.pmax(x, "i")
+
+
+def sharded(mesh):
+    """Nothing but data that is sharded, as it comes out of a switched-on jit."""
+    with repjax.enabled():
+        return jax.jit(lambda x, w: jax.nn.softmax(local(x, w), axis=0).sum(0))(*arrays(mesh))
+
+
+def programs():
+    for kind, mesh in MESHES.items():
+        for name in COLLECTIVES:
+            yield f"{name}, {kind}", collective(name, mesh), collective_without(name)
+        yield f"gradient, {kind}", gradient(mesh), gradient_without()
+        whole = repjax.reproducible(lambda x, w: jax.nn.softmax(local(x, w), axis=0).sum(0))(X, W)
+        yield f"sharded, {kind}", sharded(mesh), whole
+    parts = X.reshape(DEVICES, 2, 4)
+    vmapped = repjax.reproducible(jax.vmap(mapped, axis_name="i"))(parts)
+    with repjax.enabled():
+        yield "pmap, switch", jax.pmap(mapped, axis_name="i")(parts), vmapped
+    pmapped = repjax.reproducible(lambda x: jax.pmap(mapped, axis_name="i")(x))(parts)
+    yield "pmap, decorator", pmapped, vmapped
+
+
+def main() -> None:
+    print(json.dumps({name: [repjax.digest(x) for x in pair] for name, *pair in programs()}))
+
+
+if __name__ == "__main__":
+    main()
