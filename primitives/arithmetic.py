@@ -126,11 +126,7 @@ def _integer_pow(x, *, y: int):
 def _pow_integer(x, y):
     """x**y, y integer: binary powering in float64 (64 steps), rounded once."""
     y = lax.convert_element_type(y, np.int64)
-    shape = lax.broadcast_shapes(x.shape, y.shape)
-    x, y = (
-        lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape)))
-        for a in (canonical.to_float64(x), y)
-    )
+    x, y = canonical.broadcast(canonical.to_float64(x), y)
     exponent = lax.abs(y)
 
     def step(i, state):
@@ -153,7 +149,7 @@ sqrt_p = define("sqrt", _sqrt, lax.sqrt)
 rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt)
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)
-pow_p = define("pow_integer", _pow_integer, lax.pow)
+pow_integer_p = define("pow_integer", _pow_integer, lax.pow)
 
 add, sub, mul, div, neg = add_p.bind, sub_p.bind, mul_p.bind, div_p.bind, neg_p.bind
 
@@ -202,16 +198,6 @@ for _name, _primitive in {
 }.items():
     plain_rule(_name, _primitive)
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
-
-
-@rule("pow")
-def _pow_rule(context, operands, params):
-    require_float32(context, operands)
-    if is_inexact(jax.typeof(operands[1])):
-        raise RefusedError(
-            "pow with a float exponent has no reproducible form yet; an integer exponent has"
-        )
-    return pow_p.bind(*operands)
 
 
 # Exact, but for results that are not canonical.

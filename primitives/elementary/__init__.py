@@ -7,6 +7,9 @@ with their derivatives.
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
@@ -18,6 +21,8 @@ from repjax.primitives.arithmetic import (
     neg,
     one_minus_square_p,
     plain_rule,
+    pow_integer_p,
+    require_float32,
     rsqrt_p,
     square_p,
     sub,
@@ -29,6 +34,7 @@ from repjax.primitives.elementary import (
     asin,
     asinh,
     atan,
+    atan2,
     atanh,
     cbrt,
     cos,
@@ -39,16 +45,19 @@ from repjax.primitives.elementary import (
     exp,
     exp2,
     expm1,
+    hypot,
     log,
     log1p,
     log2,
     log10,
     logistic,
+    pow,
     sin,
     sinh,
     tan,
     tanh,
 )
+from repjax.primitives.interpret import is_inexact, rule
 
 #: Derivatives that versions of JAX write as different graphs, by stock primitive: the
 #: contract's graph, ``jvp(tangents, result, x)``.
@@ -135,3 +144,33 @@ atanh_p = _elementary("atanh", atanh.body, lambda t, y, x: div(t[0], one_minus_s
 erf_p = _elementary("erf", erf.body, _erf_derivative(1))
 erfc_p = _elementary("erfc", erfc.body, _erf_derivative(-1))
 erf_inv_p = _elementary("erf_inv", erf_inv.body)
+
+pow_p = define("pow", pow.body, lax.pow)
+
+
+@rule("pow")
+def _pow_rule(context, operands, params):
+    """Two operations of one name: with an integer exponent it is a chain of products."""
+    require_float32(context, operands)
+    by_float = is_inexact(jax.typeof(operands[1]))
+    return (pow_p if by_float else pow_integer_p).bind(*operands)
+
+
+atan2_p = _elementary("atan2", atan2.body)
+
+
+def _hypot_jvp(tangents, result, x, y):
+    terms = [
+        mul(div(leg, result), t) for leg, t in zip((x, y), tangents, strict=True) if t is not None
+    ]
+    return functools.reduce(add, terms)
+
+
+# jax.lax has none; jax.numpy.hypot is a graph of other operations.
+hypot_p = define(
+    "hypot",
+    hypot.body,
+    lambda x, y: lax.sqrt(lax.add(lax.square(x), lax.square(y))),
+    jvp=_hypot_jvp,
+)
+batching.defbroadcasting(hypot_p)
