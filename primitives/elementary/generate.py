@@ -300,8 +300,8 @@ def _pow():
         head = mpmath.ldexp(mpmath.floor(mpmath.ldexp(exact, 29)), -29)
         return head, exact - head
 
-    yield Table("STEP_HEAD", lambda: step()[:1])
-    yield Table("STEP_REST", lambda: step()[1:], parts=2)
+    yield Table("(STEP_HEAD,)", lambda: step()[:1])
+    yield Table("(STEP_REST,)", lambda: step()[1:], parts=2)
     yield Table("ROOTS", lambda: [mpf(2) ** (mpf(j) / 16) for j in range(16)], parts=2)
     # e**r - 1 = r + r**2 / 2 + r**3 p(r), error relative to e**r - 1, |r| <= log(2)/32, and
     # a little for the rounding of the index.
@@ -320,7 +320,7 @@ def _atan2():
     # atan(j/16), pi/2; atan(q) = q + q**3 p(t), t = q**2, error relative to atan(q),
     # |q| <= 1/31 and a little for the rounding of the index.
     yield Table("ANGLES", lambda: [mpmath.atan(mpf(j) / 16) for j in range(16)], parts=2)
-    yield Table("PI_2", lambda: [mpmath.pi / 2], parts=2)
+    yield Table("(PI_2,)", lambda: [mpmath.pi / 2], parts=2)
     yield dataclasses.replace(_odd("ATAN", mpmath.atan, 0.001041, 8), pairs=4)
 
 
