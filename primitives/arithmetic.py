@@ -129,11 +129,7 @@ def _integer_pow(x, *, y: int):
 def _pow_integer(x, y, rounded=canonical.to_float32):
     """x**y, y integer: binary powering in float64 (64 steps), rounded once."""
     y = lax.convert_element_type(y, np.int64)
-    shape = lax.broadcast_shapes(x.shape, y.shape)
-    x, y = (
-        lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape)))
-        for a in (canonical.to_float64(x), y)
-    )
+    x, y = canonical.broadcast(canonical.to_float64(x), y)
     exponent = lax.abs(y)
 
     def step(i, state):
@@ -147,7 +143,7 @@ def _pow_integer(x, y, rounded=canonical.to_float32):
     return rounded(lax.select(y < 0, inverse, power))
 
 
-def _rounded_to_odd(body):
+def rounded_to_odd(body):
     """The body for formats that its result is rounded to once more."""
     return partial(body, rounded=canonical.to_float32_odd)
 
@@ -160,10 +156,10 @@ mul_p = define("mul", _mul, lax.mul)
 div_p = define("div", _div, lax.div)
 neg_p = define("neg", _neg, lax.neg, halves=canonical.flush)
 sqrt_p = define("sqrt", _sqrt, lax.sqrt)
-rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt, half_body=_rounded_to_odd(_rsqrt))
+rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt, half_body=rounded_to_odd(_rsqrt))
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)
-pow_p = define("pow_integer", _pow_integer, lax.pow, half_body=_rounded_to_odd(_pow_integer))
+pow_integer_p = define("pow_integer", _pow_integer, lax.pow, half_body=rounded_to_odd(_pow_integer))
 
 add, sub, mul, div, neg = add_p.bind, sub_p.bind, mul_p.bind, div_p.bind, neg_p.bind
 
@@ -178,7 +174,7 @@ one_minus_square_p = define(
     _one_minus_square,
     lambda x: lax.sub(lax.full_like(x, 1), lax.square(x)),
     jvp=_one_minus_square_jvp,
-    half_body=_rounded_to_odd(_one_minus_square),
+    half_body=rounded_to_odd(_one_minus_square),
 )
 # Elementwise: batching by the stock function would round twice.
 batching.defvectorized(one_minus_square_p)
@@ -213,16 +209,6 @@ for _name, _primitive in {
 }.items():
     plain_rule(_name, _primitive)
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
-
-
-@rule("pow")
-def _pow_rule(context, operands, params):
-    require_format(context, operands)
-    if is_inexact(jax.typeof(operands[1])):
-        raise RefusedError(
-            "pow with a float exponent has no reproducible form yet; an integer exponent has"
-        )
-    return pow_p.bind(*operands)
 
 
 def _nextafter(x, y):

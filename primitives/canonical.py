@@ -136,6 +136,12 @@ def is_nan(x):
     return lax.gt(i & _const(i, f.magnitude), _const(i, f.infinity))
 
 
+def broadcast(*arrays):
+    """The arrays, each broadcast to the shape of all of them together."""
+    shape = lax.broadcast_shapes(*(x.shape for x in arrays))
+    return [lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays]
+
+
 def to_float64(x):
     """Exact conversion of a canonical float array to float64."""
     return lax.convert_element_type(x, np.float64)

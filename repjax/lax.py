@@ -23,6 +23,7 @@ from repjax.explicit import explicit as _explicit
 from repjax.primitives.arithmetic import FORMATS as _FORMATS
 from repjax.primitives.arithmetic import canonicalize as _canonicalize
 from repjax.primitives.contract import fma_p as _fma_p
+from repjax.primitives.elementary import hypot_p as _hypot_p
 from repjax.primitives.elementary import log2_p as _log2_p
 from repjax.primitives.elementary import log10_p as _log10_p
 
@@ -118,6 +119,7 @@ tan = _plain("tan")
 asin = _plain("asin")
 acos = _plain("acos")
 atan = _plain("atan")
+atan2 = _plain("atan2")
 sinh = _plain("sinh")
 cosh = _plain("cosh")
 tanh = _plain("tanh")
@@ -144,6 +146,17 @@ conv_with_general_padding = _contraction("conv_with_general_padding")
 conv_transpose = _contraction("conv_transpose")
 
 
+def _float32_of_one_shape(name: str, number: str, *operands) -> list[jax.Array]:
+    arrays = [_canonicalize(jax.numpy.asarray(x)) for x in operands]
+    shapes = {(x.shape, str(x.dtype)) for x in arrays}
+    if len(shapes) != 1 or arrays[0].dtype != "float32":
+        raise TypeError(
+            f"{name}: expected {number} float32 arrays of one shape, received "
+            f"{[f'{x.dtype}{list(x.shape)}' for x in arrays]}; convert and broadcast them first"
+        )
+    return arrays
+
+
 def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     """``a*b + c`` with one rounding, then canonical.
 
@@ -157,14 +170,23 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
       Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved
       algorithms using rounding to odd".
     """
-    operands = [_canonicalize(jax.numpy.asarray(x)) for x in (a, b, c)]
-    shapes = {(x.shape, str(x.dtype)) for x in operands}
-    if len(shapes) != 1 or operands[0].dtype != "float32":
-        raise TypeError(
-            "fma: expected three float32 arrays of one shape, received "
-            f"{[f'{x.dtype}{list(x.shape)}' for x in operands]}; convert and broadcast them first"
-        )
-    return _canonicalize(_fma_p.bind(*operands))
+    return _canonicalize(_fma_p.bind(*_float32_of_one_shape("fma", "three", a, b, c)))
+
+
+def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """``sqrt(x**2 + y**2)``, correctly rounded, then canonical.
+
+    ``jax.numpy.hypot`` is a graph of several operations, each of which rounds, and has other
+    bits.
+
+    Args:
+      x, y: float32 arrays of one shape.
+
+    Returns:
+      A float32 array of that shape: inf if x or y is infinite, even if the other is NaN. The
+      derivative is x / h * t + y / h * s for tangents t and s; it is NaN for x = y = 0.
+    """
+    return _canonicalize(_hypot_p.bind(*_float32_of_one_shape("hypot", "two", x, y)))
 
 
 def _logarithm(primitive, base: int) -> Callable[..., Any]:

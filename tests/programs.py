@@ -74,6 +74,18 @@ def elementary():
     return {name: getattr(repjax.lax, name)(inputs) for name in names}
 
 
+def two_arguments():
+    x = np.concatenate([patterns(4096, 20), np.abs(np.asarray(values((4096,), 21))) * 4])
+    y = np.concatenate([patterns(4096, 22)[::-1], np.asarray(values((4096,), 23)) * 20])
+    results = {}
+    for name in ("pow", "atan2", "hypot"):
+        out, pullback = jax.vjp(getattr(repjax.lax, name), x, y)
+        results[name] = out, pullback(values(out.shape, 24))
+    exponents = np.arange(8192, dtype=np.int32) % 9 - 4
+    results["pow_integer"] = jax.vjp(lambda x: repjax.lax.pow(x, exponents), x)[1](x)
+    return results
+
+
 def reductions():
     x = values((37, 5, 53), 5) * np.float32(1000)
     sums = {
@@ -292,6 +304,7 @@ PROGRAMS = {
     for f in (
         arithmetic,
         elementary,
+        two_arguments,
         reductions,
         contractions,
         pooling,

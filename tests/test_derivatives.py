@@ -494,17 +494,6 @@ def test_custom_vjp():
         repjax.explicit.explicit(f)(x)
 
 
-def test_derivative_of_a_power_is_refused():
-    """JAX makes its exponent a float on the way."""
-    x, y = normal(3), np.int32([2, 0, -1])
-    for derivative in (
-        jax.jit(lambda x: jax.vjp(lambda x: rlax.pow(x, y), x)[1](x)),
-        repjax.reproducible(lambda x: jax.vjp(lambda x: x**y, x)[1](x)),
-    ):
-        with pytest.raises(repjax.RefusedError, match="pow with a float exponent"):
-            derivative(x)
-
-
 REPEATED = {
     "operator": lambda b: normal((300, 5)) * b,
     "broadcast": lambda b: jnp.broadcast_to(b, (300, 5)),

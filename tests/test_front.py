@@ -28,6 +28,7 @@ WINDOW = {"window_dimensions": (2, 2), "window_strides": (1, 2), "padding": "SAM
 CALLS = {
     **dict.fromkeys(["add", "sub", "mul", "div", "max", "min", "dot"], ((A, B), {})),
     "batch_matmul": ((A[None], B[None]), {}),
+    "atan2": ((A, A[::-1]), {}),
     "pow": ((A, EXPONENTS), {}),
     "integer_pow": ((A, 3), {}),
     "acosh": ((1 + A * A,), {}),
@@ -65,7 +66,7 @@ def public(module):
     }
 
 
-OWN = {"fma", "log2", "log10"}  # not in jax.lax, or not in all versions of it
+OWN = {"fma", "hypot", "log2", "log10"}  # not in jax.lax, or not in all versions of it
 LAX = sorted(public(repjax.lax))
 SUMS = {"reduce_sum"}
 CONTRACTIONS = {name for name in LAX if "dot" in name or "conv_" in name}

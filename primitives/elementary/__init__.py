@@ -7,8 +7,9 @@ with their derivatives.
 
 from __future__ import annotations
 
-from functools import partial
+import functools
 
+import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
@@ -20,11 +21,13 @@ from repjax.primitives.arithmetic import (
     neg,
     one_minus_square_p,
     plain_rule,
+    pow_integer_p,
+    require_format,
+    rounded_to_odd,
     rsqrt_p,
     square_p,
     sub,
 )
-from repjax.primitives.canonical import to_float32_odd
 from repjax.primitives.define import define
 from repjax.primitives.elementary import (
     acos,
@@ -32,6 +35,7 @@ from repjax.primitives.elementary import (
     asin,
     asinh,
     atan,
+    atan2,
     atanh,
     cbrt,
     cos,
@@ -42,16 +46,19 @@ from repjax.primitives.elementary import (
     exp,
     exp2,
     expm1,
+    hypot,
     log,
     log1p,
     log2,
     log10,
     logistic,
+    pow,
     sin,
     sinh,
     tan,
     tanh,
 )
+from repjax.primitives.interpret import is_inexact, rule
 
 #: Derivatives that versions of JAX write as different graphs, by stock primitive: the
 #: contract's graph, ``jvp(tangents, result, x)``.
@@ -60,9 +67,7 @@ DERIVATIVES = {}
 
 def _elementary(name, body, jvp=None):
     """The primitive of a function of ``jax.lax``, its rule and its contract derivative."""
-    primitive = define(
-        name, body, getattr(lax, name), jvp=jvp, half_body=partial(body, rounded=to_float32_odd)
-    )
+    primitive = define(name, body, getattr(lax, name), jvp=jvp, half_body=rounded_to_odd(body))
     plain_rule(name, primitive)
     if jvp is not None:
         DERIVATIVES[getattr(lax, f"{name}_p")] = jvp
@@ -98,7 +103,7 @@ def _logarithm(name, body, base):
     """A logarithm that not every supported version of ``jax.lax`` has."""
     jvp = _log_derivative(base)
     stock = getattr(lax, name, lambda x: lax.div(lax.log(x), lax.full_like(x, np.log(base))))
-    primitive = define(name, body, stock, jvp=jvp, half_body=partial(body, rounded=to_float32_odd))
+    primitive = define(name, body, stock, jvp=jvp, half_body=rounded_to_odd(body))
     batching.defvectorized(primitive)
     return primitive
 
@@ -147,3 +152,34 @@ atanh_p = _elementary("atanh", atanh.body, lambda t, y, x: div(t[0], one_minus_s
 erf_p = _elementary("erf", erf.body, _erf_derivative(1))
 erfc_p = _elementary("erfc", erfc.body, _erf_derivative(-1))
 erf_inv_p = _elementary("erf_inv", erf_inv.body)
+
+pow_p = define("pow", pow.body, lax.pow, half_body=rounded_to_odd(pow.body))
+
+
+@rule("pow")
+def _pow_rule(context, operands, params):
+    """Two operations of one name: with an integer exponent it is a chain of products."""
+    require_format(context, operands)
+    by_float = is_inexact(jax.typeof(operands[1]))
+    return (pow_p if by_float else pow_integer_p).bind(*operands)
+
+
+atan2_p = _elementary("atan2", atan2.body)
+
+
+def _hypot_jvp(tangents, result, x, y):
+    terms = [
+        mul(div(leg, result), t) for leg, t in zip((x, y), tangents, strict=True) if t is not None
+    ]
+    return functools.reduce(add, terms)
+
+
+# jax.lax has none; jax.numpy.hypot is a graph of other operations.
+hypot_p = define(
+    "hypot",
+    hypot.body,
+    lambda x, y: lax.sqrt(lax.add(lax.square(x), lax.square(y))),
+    jvp=_hypot_jvp,
+    half_body=rounded_to_odd(hypot.body),
+)
+batching.defbroadcasting(hypot_p)

@@ -12,6 +12,7 @@ which a compiler may contract.
 
 from __future__ import annotations
 
+import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
@@ -72,7 +73,8 @@ def add(a, b):
 def divide(a, b):
     """``a / b``, within 2**-100 relative."""
     inverse = canonical.guard(lax.div(const(b[0], 1), b[0]))
-    first = a[0] * inverse  # within 2 u
+    # Within 2 u, and guarded: it is added and subtracted, and must be one number in both.
+    first = canonical.guard(a[0] * inverse)
     hi, lo = add(a, negate(multiply(single(first), b)))
     return fast_two_sum(first, (hi + lo) * inverse)
 
@@ -95,3 +97,21 @@ def horner(x, pairs, singles=()):
     for c in reversed(pairs):
         value = add(multiply(value, x), constant(x[0], c))
     return value
+
+
+def lookup(index, table):
+    """``table[index]`` for each element of an integer array: a tree of selects.
+
+    Args:
+      index: an int64 array; its low bits count.
+      table: 2**n Python floats, or pairs of them, which give a pair of arrays.
+    """
+    if isinstance(table[0], tuple):
+        return tuple(lookup(index, column) for column in zip(*table, strict=True))
+    rows = [lax.full(index.shape, row, np.float64) for row in table]
+    bit = 1
+    while len(rows) > 1:
+        odd = lax.ne(index & const(index, bit), const(index, 0))
+        rows = [lax.select(odd, b, a) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+        bit *= 2
+    return rows[0]

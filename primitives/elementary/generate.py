@@ -26,7 +26,10 @@ PRECISION = 300
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial:
-    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``."""
+    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``.
+
+    The first ``pairs`` coefficients are rounded to hi + lo, two binary64 numbers.
+    """
 
     name: str
     f: Callable
@@ -34,6 +37,16 @@ class Polynomial:
     low: float
     high: float
     degree: int
+    pairs: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Constants by index, each rounded to ``parts`` binary64 numbers that are to be added."""
+
+    name: str
+    values: Callable[[], list]
+    parts: int = 1
 
 
 def _grid(p: Polynomial, size: int):
@@ -57,8 +70,20 @@ def _extrema(errors):
     return best
 
 
-def minimax(p: Polynomial) -> tuple[list[float], float]:
-    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error."""
+def _round(c, parts: int) -> tuple[float, ...]:
+    """``c`` as a sum of binary64 numbers, each the nearest to what is left."""
+    rounded = []
+    for _ in range(parts):
+        rounded.append(float(c))
+        c -= rounded[-1]
+    return tuple(rounded)
+
+
+def minimax(p: Polynomial) -> tuple[list[tuple[float, ...]], float]:
+    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error.
+
+    A coefficient is a tuple of one number, or of two that are to be added.
+    """
     with mpmath.workprec(PRECISION):
         size = p.degree + 2
         xs = _grid(p, 16 * size)
@@ -84,10 +109,9 @@ def minimax(p: Polynomial) -> tuple[list[float], float]:
             if candidates == reference:
                 break
             reference = candidates
-        rounded = [float(c) for c in exact]
-        worst = max(
-            abs(p.weight(x) * (_evaluate(rounded, x) - p.f(x))) for x in _grid(p, 50 * size)
-        )
+        rounded = [_round(c, 2 if n < p.pairs else 1) for n, c in enumerate(exact)]
+        values = [mpmath.fsum(parts) for parts in rounded]
+        worst = max(abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size))
         return rounded, float(mpmath.log(worst, 2))
 
 
@@ -241,7 +265,68 @@ def _erfc():
     )
 
 
+def short_logarithms():
+    """Short numbers c near 1/m and -log(c) as a multiple of 2**-30 and the rest, by index.
+
+    Index j holds the m near 1 + j/16, or near (1 + j/16) / 2 from j = 7 on.
+    """
+    inverses, heads, rests = [], [], []
+    for j in range(16):
+        bits, m = (7, 1 + mpf(j) / 16) if j < 7 else (6, (1 + mpf(j) / 16) / 2)
+        c = mpmath.ldexp(mpmath.nint(mpmath.ldexp(1 / m, bits)), -bits)
+        head = mpmath.ldexp(mpmath.nint(mpmath.ldexp(-mpmath.log(c), 30)), -30)
+        inverses.append(c)
+        heads.append(head)
+        rests.append(-mpmath.log(c) - head)
+    return inverses, heads, rests
+
+
+def _pow():
+    yield Table("INVERSES", lambda: short_logarithms()[0])
+    yield Table("LOG_HEADS", lambda: short_logarithms()[1])
+    yield Table("LOG_RESTS", lambda: short_logarithms()[2], parts=2)
+
+    # log(1 + f) = 2 atanh(s), s = f / (2 + f): 2 atanh(s) = 2 s + s**3 p(t), t = s**2,
+    # error relative to 2 atanh(s), |f| <= 0.0333.
+    def atanh(t):
+        s = mpmath.sqrt(t)
+        return 2 * (mpmath.atanh(s) / s - 1) / t
+
+    yield Polynomial("ATANH", atanh, lambda t: t / 2, 0, 0.000286, 6, pairs=4)
+
+    # log(2)/16 as a number of 25 bits and the rest, 2**(j/16).
+    def step():
+        exact = mpmath.log(2) / 16
+        head = mpmath.ldexp(mpmath.floor(mpmath.ldexp(exact, 29)), -29)
+        return head, exact - head
+
+    yield Table("(STEP_HEAD,)", lambda: step()[:1])
+    yield Table("(STEP_REST,)", lambda: step()[1:], parts=2)
+    yield Table("ROOTS", lambda: [mpf(2) ** (mpf(j) / 16) for j in range(16)], parts=2)
+    # e**r - 1 = r + r**2 / 2 + r**3 p(r), error relative to e**r - 1, |r| <= log(2)/32, and
+    # a little for the rounding of the index.
+    yield Polynomial(
+        "EXPM1",
+        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+        lambda r: r**3 / mpmath.expm1(r),
+        -0.02167,
+        0.02167,
+        9,
+        pairs=4,
+    )
+
+
+def _atan2():
+    # atan(j/16), pi/2; atan(q) = q + q**3 p(t), t = q**2, error relative to atan(q),
+    # |q| <= 1/31 and a little for the rounding of the index.
+    yield Table("ANGLES", lambda: [mpmath.atan(mpf(j) / 16) for j in range(16)], parts=2)
+    yield Table("(PI_2,)", lambda: [mpmath.pi / 2], parts=2)
+    yield dataclasses.replace(_odd("ATAN", mpmath.atan, 0.001041, 8), pairs=4)
+
+
 FUNCTIONS = {
+    "atan2": _atan2,
+    "pow": _pow,
     "exp": _exp,
     "exp2": _exp2,
     "log": _log,
@@ -257,12 +342,25 @@ FUNCTIONS = {
 }
 
 
-def block(p: Polynomial) -> str:
+def _lines(name: str, rows) -> list[str]:
+    """The definition of ``name`` as rows of one number, or of several that are to be added."""
+    written = [" ".join(part.hex() for part in row) for row in rows]
+    reader = "constants" if len(rows[0]) == 1 else "constant_pairs"
+    return [f'{name} = {reader}("""', *(f"    {row}" for row in written), '""")']
+
+
+def block(p: Polynomial | Table) -> str:
     """The lines of source that define ``p``'s coefficients."""
+    if isinstance(p, Table):
+        with mpmath.workprec(PRECISION):
+            return "\n".join(_lines(p.name, [_round(c, p.parts) for c in p.values()]))
     coefficients, error = minimax(p)
-    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}", f'{p.name} = constants("""']
-    lines += [f"    {c.hex()}" for c in coefficients]
-    return "\n".join([*lines, '""")'])
+    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}"]
+    if p.pairs:
+        lines += _lines(f"{p.name}_PAIRS", coefficients[: p.pairs])
+    if p.pairs <= p.degree:
+        lines += _lines(p.name, coefficients[p.pairs :])
+    return "\n".join(lines)
 
 
 def main(names) -> None:
