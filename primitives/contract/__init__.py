@@ -22,7 +22,13 @@ def _fma_jvp(tangents, result, a, b, c):
     return total
 
 
-fma_p = define("fma", sequential.fma_body, lambda a, b, c: a * b + c, jvp=_fma_jvp)
+fma_p = define(
+    "fma",
+    sequential.fma_body,
+    lambda a, b, c: a * b + c,
+    jvp=_fma_jvp,
+    half_body=sequential.fma_odd_body,
+)
 batching.defbroadcasting(fma_p)
 
 
