@@ -73,7 +73,7 @@ def divide(a, b):
     """``a / b``, within 2**-100 relative."""
     inverse = canonical.guard(lax.div(const(b[0], 1), b[0]))
     first = a[0] * inverse  # within 2 u
-    hi, lo = add(a, negate(multiply(single(first), b)))
+    hi, lo = add(negate(multiply(single(first), b)), a)
     return fast_two_sum(first, (hi + lo) * inverse)
 
 

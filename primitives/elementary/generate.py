@@ -26,7 +26,10 @@ PRECISION = 300
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial:
-    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``."""
+    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``.
+
+    The first ``pairs`` coefficients are rounded to hi + lo, two binary64 numbers.
+    """
 
     name: str
     f: Callable
@@ -34,6 +37,7 @@ class Polynomial:
     low: float
     high: float
     degree: int
+    pairs: int = 0
 
 
 def _grid(p: Polynomial, size: int):
@@ -57,8 +61,20 @@ def _extrema(errors):
     return best
 
 
-def minimax(p: Polynomial) -> tuple[list[float], float]:
-    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error."""
+def _round(c, parts: int) -> tuple[float, ...]:
+    """``c`` as a sum of binary64 numbers, each the nearest to what is left."""
+    rounded = []
+    for _ in range(parts):
+        rounded.append(float(c))
+        c -= rounded[-1]
+    return tuple(rounded)
+
+
+def minimax(p: Polynomial) -> tuple[list[tuple[float, ...]], float]:
+    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error.
+
+    A coefficient is a tuple of one number, or of two that are to be added.
+    """
     with mpmath.workprec(PRECISION):
         size = p.degree + 2
         xs = _grid(p, 16 * size)
@@ -84,9 +100,10 @@ def minimax(p: Polynomial) -> tuple[list[float], float]:
             if candidates == reference:
                 break
             reference = candidates
-        rounded = [float(c) for c in exact]
+        rounded = [_round(c, 2 if n < p.pairs else 1) for n, c in enumerate(exact)]
+        values = [mpmath.fsum(parts) for parts in rounded]
         worst = max(
-            abs(p.weight(x) * (_evaluate(rounded, x) - p.f(x))) for x in _grid(p, 50 * size)
+            abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size)
         )
         return rounded, float(mpmath.log(worst, 2))
 
@@ -241,6 +258,44 @@ def _erfc():
     )
 
 
+def _logarithm():
+    # atanh(s) = s + s**3 p(t), t = s**2, |s| <= (sqrt(2) - 1) / (sqrt(2) + 1).
+    def rest(t):
+        s = mpmath.sqrt(t)
+        return (mpmath.atanh(s) / s - 1) / t
+
+    yield Polynomial("ATANH", rest, lambda t: t, 0, 0.02945, 9, pairs=2)
+
+
+def _gamma():
+    # sin(pi r) / (pi r) = 1 + t p(t), cos(pi r) = 1 + t p(t), t = r**2, |r| <= 1/2.
+    yield Polynomial(
+        "SIN", lambda t: (mpmath.sincpi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=3
+    )
+    yield Polynomial(
+        "COS", lambda t: (mpmath.cospi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=4
+    )
+
+
+def _lgamma():
+    # lgamma(z) = (z - 1/2) log(z) - z + log(2 pi) / 2 + p(w) / z, w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        stirling = (z - mpf(1) / 2) * mpmath.log(z) - z + mpmath.log(2 * mpmath.pi) / 2
+        return (mpmath.loggamma(z) - stirling) * z
+
+    yield Polynomial("BINET", f, mpmath.sqrt, 0, 1 / 64, 10, pairs=1)
+
+
+def _digamma():
+    # digamma(z) = log(z) - 1 / (2 z) - w p(w), w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        return (mpmath.log(z) - 1 / (2 * z) - mpmath.digamma(z)) / w
+
+    yield Polynomial("BINET", f, lambda w: w, 0, 1 / 64, 10, pairs=1)
+
+
 FUNCTIONS = {
     "exp": _exp,
     "exp2": _exp2,
@@ -254,15 +309,25 @@ FUNCTIONS = {
     "erf": _erf,
     "erfc": _erfc,
     "erf_inv": _erf_inv,
+    "logarithm": _logarithm,
+    "gamma": _gamma,
+    "lgamma": _lgamma,
+    "digamma": _digamma,
 }
 
 
 def block(p: Polynomial) -> str:
     """The lines of source that define ``p``'s coefficients."""
     coefficients, error = minimax(p)
-    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}", f'{p.name} = constants("""']
-    lines += [f"    {c.hex()}" for c in coefficients]
-    return "\n".join([*lines, '""")'])
+    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}"]
+    written = [" ".join(part.hex() for part in c) for c in coefficients]
+    for name, rows in (
+        (f"{p.name}_PAIRS = constant_pairs", written[: p.pairs]),
+        (f"{p.name} = constants", written[p.pairs :]),
+    ):
+        if rows:
+            lines += [f'{name}("""', *(f"    {row}" for row in rows), '""")']
+    return "\n".join(lines)
 
 
 def main(names) -> None:

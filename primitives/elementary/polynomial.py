@@ -16,6 +16,11 @@ def constants(text: str) -> tuple[float, ...]:
     return tuple(map(float.fromhex, text.split()))
 
 
+def constant_pairs(text: str) -> tuple[tuple[float, float], ...]:
+    """The pairs hi + lo of a block of two hexadecimal literals a line."""
+    return tuple(constants(line) for line in text.split("\n") if line.strip())
+
+
 def const(x, value):
     """``value`` as an array of the shape and dtype of ``x`` (no weak type leaks)."""
     return lax.full_like(x, value)
