@@ -33,12 +33,14 @@ from repjax.primitives.elementary import (
     cbrt,
     cos,
     cosh,
+    digamma,
     erf,
     erf_inv,
     erfc,
     exp,
     exp2,
     expm1,
+    lgamma,
     log,
     log1p,
     log2,
@@ -135,3 +137,6 @@ atanh_p = _elementary("atanh", atanh.body, lambda t, y, x: div(t[0], one_minus_s
 erf_p = _elementary("erf", erf.body, _erf_derivative(1))
 erfc_p = _elementary("erfc", erfc.body, _erf_derivative(-1))
 erf_inv_p = _elementary("erf_inv", erf_inv.body)
+
+lgamma_p = _elementary("lgamma", lgamma.body)
+digamma_p = _elementary("digamma", digamma.body)

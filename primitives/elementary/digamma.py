@@ -53,5 +53,4 @@ def body(x):
     result = lax.select(lax.eq(x, const(x, np.inf)), x, result)
     result = lax.select(negative & lax.eq(r, const(r, 0)), const(x, np.nan), result)
     result = lax.select(lax.eq(x, const(x, 0)), const(x, -np.inf), result)
-    result = lax.select(lax.eq(x, const(x, -np.inf)), const(x, np.nan), result)
     return lax.select(canonical.is_nan(x), x, result)
