@@ -74,6 +74,12 @@ def elementary():
     return {name: getattr(repjax.lax, name)(inputs) for name in names}
 
 
+def gamma_functions():
+    inputs = np.concatenate([patterns(4096, 3), np.asarray(values((4096,), 4)) * 20])
+    value, derivative = jax.vmap(jax.value_and_grad(repjax.lax.lgamma))(inputs)
+    return {"lgamma": value, "digamma": repjax.lax.digamma(inputs), "derivative": derivative}
+
+
 def reductions():
     x = values((37, 5, 53), 5) * np.float32(1000)
     sums = {
@@ -265,6 +271,7 @@ PROGRAMS = {
     for f in (
         arithmetic,
         elementary,
+        gamma_functions,
         reductions,
         contractions,
         pooling,

@@ -1,16 +1,17 @@
 """What lgamma and digamma share: the shift to arguments of at least 8, and sin and cos of pi x.
 
-For 0 < y < 8, with v = y + 4 and q = v**2, exact but for tiny y, where it does not matter,
+Where 0 <= y < 8, the product that takes Gamma(y + 8) to Gamma(y + 1) and the derivative of its
+logarithm are, with v = y + 4 and q = v**2,
 
-    (y + 1) (y + 2) ... (y + 7) = v (q - 1) (q - 4) (q - 9) = v (((q - 14) q + 49) q - 36)
+    n = (y + 1) (y + 2) ... (y + 7) = v (q - 1) (q - 4) (q - 9)
+    1 / (y + 1) + 1 / (y + 2) + ... + 1 / (y + 7) = (7 q**3 - 70 q**2 + 147 q - 36) / n
 
-takes Gamma(y + 8) to Gamma(y + 1).  On the negative axis the reflection needs
-y = n + r with an integer n and |r| <= 1/2, and
+On the negative axis the reflection needs y = n + r with an integer n and |r| <= 1/2, and
 
     sin(pi r) = pi r (1 + t p(t))    p of degree 10, three coefficients given as pairs
     cos(pi r) = 1 + t p(t)           p of degree 10, four coefficients given as pairs
 
-with t = r**2, which is exact: within 2**-68.
+with t = r**2, which is exact; the errors of the polynomials are below 2**-69.
 """
 
 from jax import lax
@@ -55,7 +56,7 @@ COS = constants("""
 
 #: Where the asymptotic series begin.
 LARGE = 8
-# The derivative of the product, a polynomial in q.
+# The derivative of the product n, a polynomial in q.
 DERIVATIVE = ((-36.0, 0.0), (147.0, 0.0), (-70.0, 0.0), (7.0, 0.0))
 
 

@@ -102,9 +102,7 @@ def minimax(p: Polynomial) -> tuple[list[tuple[float, ...]], float]:
             reference = candidates
         rounded = [_round(c, 2 if n < p.pairs else 1) for n, c in enumerate(exact)]
         values = [mpmath.fsum(parts) for parts in rounded]
-        worst = max(
-            abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size)
-        )
+        worst = max(abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size))
         return rounded, float(mpmath.log(worst, 2))
 
 
