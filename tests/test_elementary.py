@@ -384,7 +384,7 @@ def test_two_over_pi():
     assert sum(w << 32 * (8 - i) for i, w in enumerate(words)) == want
 
 
-@pytest.mark.parametrize("name", ["exp2", "log", "logistic", "sin"])
+@pytest.mark.parametrize("name", ["exp2", "log", "logistic", "sin", "lgamma", "digamma"])
 def test_control_without_rounding_to_odd_hard_inputs_fail(name, monkeypatch):
     monkeypatch.setattr(canonical, "round_to_odd", lambda hi, lo: hi)
     jitted.cache_clear()
