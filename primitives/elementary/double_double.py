@@ -70,7 +70,7 @@ def add(a, b):
 
 
 def divide(a, b):
-    """``a / b``, within 2**-100 relative."""
+    """``a / b``, within 2**-100 relative; ``a`` may be a :func:`constant`."""
     inverse = canonical.guard(lax.div(const(b[0], 1), b[0]))
     first = a[0] * inverse  # within 2 u
     hi, lo = add(negate(multiply(single(first), b)), a)
