@@ -129,6 +129,8 @@ atanh = _plain("atanh")
 erf = _plain("erf")
 erfc = _plain("erfc")
 erf_inv = _plain("erf_inv")
+lgamma = _plain("lgamma")
+digamma = _plain("digamma")
 
 reduce_max = _plain("reduce_max")
 reduce_min = _plain("reduce_min")

@@ -86,6 +86,12 @@ def two_arguments():
     return results
 
 
+def gamma_functions():
+    inputs = np.concatenate([patterns(4096, 3), np.asarray(values((4096,), 4)) * 20])
+    value, derivative = jax.vmap(jax.value_and_grad(repjax.lax.lgamma))(inputs)
+    return {"lgamma": value, "digamma": repjax.lax.digamma(inputs), "derivative": derivative}
+
+
 def reductions():
     x = values((37, 5, 53), 5) * np.float32(1000)
     sums = {
@@ -305,6 +311,7 @@ PROGRAMS = {
         arithmetic,
         elementary,
         two_arguments,
+        gamma_functions,
         reductions,
         contractions,
         pooling,
