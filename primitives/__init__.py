@@ -9,7 +9,9 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     contract,
     elementary,
     exact,
+    random,
     reduce,
+    refused,
     scatter,
 )
 

@@ -24,6 +24,7 @@ from repjax.primitives.interpret import (
     RefusedError,
     bind_exact,
     is_inexact,
+    program,
     rule,
 )
 
@@ -123,14 +124,15 @@ def _integer_pow(x, *, y: int):
     return power if y > 0 else _div(lax.full_like(x, 1), power)
 
 
+def _broadcast(*xs):
+    """Arrays of one shape: scalars may stand among the operands of elementwise primitives."""
+    shape = lax.broadcast_shapes(*(x.shape for x in xs))
+    return [lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in xs]
+
+
 def _pow_integer(x, y):
     """x**y, y integer: binary powering in float64 (64 steps), rounded once."""
-    y = lax.convert_element_type(y, np.int64)
-    shape = lax.broadcast_shapes(x.shape, y.shape)
-    x, y = (
-        lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape)))
-        for a in (canonical.to_float64(x), y)
-    )
+    x, y = _broadcast(canonical.to_float64(x), lax.convert_element_type(y, np.int64))
     exponent = lax.abs(y)
 
     def step(i, state):
@@ -144,6 +146,45 @@ def _pow_integer(x, y):
     return canonical.to_float32(lax.select(y < 0, inverse, power))
 
 
+def _rem(x, y):
+    """x - n y, n = x / y rounded towards zero: exact, with the sign of x.
+
+    On the integers of x = mx 2**ex and y = my 2**ey: where ex >= ey the result is
+    (mx 2**(ex - ey) mod my) 2**ey, and the power is taken modulo my by squaring.
+    """
+    x, y = _broadcast(x, y)
+    i, j = (lax.convert_element_type(canonical.bits(a) & 0x7FFFFFFF, np.int64) for a in (x, y))
+    mx, my = ((a & 0x7FFFFF) | 0x800000 for a in (i, j))
+    ex, ey = (lax.shift_right_logical(a, np.int64(23)) for a in (i, j))
+    distance = lax.max(ex - ey, np.int64(0))
+    power = lax.full_like(mx, 1)
+    for bit in reversed(range(8)):
+        doubled = lax.shift_right_logical(distance, np.int64(bit)) & 1
+        power = lax.rem(lax.shift_left(lax.rem(power * power, my), doubled), my)
+    scale = canonical.from_bits((ey - 150 + 1023) << 52, np.float64)
+    wide = canonical.to_float64(lax.rem(mx * power, my)) * scale
+    result = canonical.flush(lax.convert_element_type(wide, np.float32))
+    result = lax.select(i < j, x, lax.select(lax.lt(x, lax.full_like(x, 0)), -result, result))
+    nan = (i >= 0x7F800000) | (j > 0x7F800000) | (j == 0)
+    return canonical.flush(lax.select(nan, lax.full_like(x, np.nan), result))
+
+
+def _reduce_precision(x, *, exponent_bits: int, mantissa_bits: int):
+    """Rounded to nearest even to a format with fewer bits, on the integers of float32."""
+    i = canonical.bits(x)
+    magnitude = i & 0x7FFFFFFF
+    if (shift := 23 - mantissa_bits) > 0:
+        odd = lax.shift_right_logical(magnitude, np.int32(shift)) & 1
+        magnitude = (magnitude + (((1 << (shift - 1)) - 1) + odd)) & np.int32(-(1 << shift))
+    if exponent_bits < 8:
+        bias = (1 << (exponent_bits - 1)) - 1
+        exponent = lax.shift_right_logical(magnitude, np.int32(23))
+        magnitude = lax.select(exponent > 127 + bias, lax.full_like(i, 0x7F800000), magnitude)
+        magnitude = lax.select(exponent <= 127 - bias, lax.full_like(i, 0), magnitude)
+    rounded = canonical.from_bits(magnitude | (i & np.int32(-0x80000000)), np.float32)
+    return canonical.flush(lax.select(canonical.is_nan(x), x, rounded))
+
+
 add_p = define("add", _add, lax.add)
 sub_p = define("sub", _sub, lax.sub)
 mul_p = define("mul", _mul, lax.mul)
@@ -154,6 +195,8 @@ rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt)
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)
 pow_p = define("pow_integer", _pow_integer, lax.pow)
+rem_p = define("rem", _rem, lax.rem)
+reduce_precision_p = define("reduce_precision", _reduce_precision, lax.reduce_precision)
 
 add, sub, mul, div, neg = add_p.bind, sub_p.bind, mul_p.bind, div_p.bind, neg_p.bind
 
@@ -197,11 +240,23 @@ for _name, _primitive in {
     "neg": neg_p,
     "sqrt": sqrt_p,
     "rsqrt": rsqrt_p,
+    "rem": rem_p,
     "square": square_p,
     "one_minus_square": one_minus_square_p,
 }.items():
     plain_rule(_name, _primitive)
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
+plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
+
+
+@program("polynomial")
+def _polynomial(x, *coefficients, unroll=None):
+    """Horner's rule, a product and a sum for each coefficient."""
+    del unroll
+    result = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        result = jax.numpy.add(jax.numpy.multiply(result, x), coefficient)
+    return result
 
 
 @rule("pow")

@@ -12,8 +12,10 @@ _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
     "transpose unstack device_put sharding_constraint reshard mesh_cast "
-    "optimization_barrier"
+    "optimization_barrier name"
 )
+# They show values to the host, and return none.
+_DEBUGGING = "debug_callback debug_print"
 _COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite"
 # Integers only; keys of another generator than threefry are refused before (repjax.rules).
 _RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap random_wrap"
@@ -26,5 +28,5 @@ _INTEGER = (
     "dot_general conv_general_dilated scatter-add scatter-sub scatter-mul scatter-min scatter-max"
 )
 
-EXACT.update(f"{_DATA_MOVEMENT} {_COMPARISON} {_RANDOM}".split())
+EXACT.update(f"{_DATA_MOVEMENT} {_DEBUGGING} {_COMPARISON} {_RANDOM}".split())
 EXACT_ON_INTEGERS.update(_INTEGER.split())

@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import batching
 
-from repjax.primitives.arithmetic import add, mul
+from repjax.primitives.arithmetic import add, convert_p, mul
 from repjax.primitives.contract import convolution, sequential
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
@@ -31,6 +31,7 @@ dot_general_p = define("dot_general", sequential.dot_general_body, lax.dot_gener
 conv_general_dilated_p = define(
     "conv_general_dilated", convolution.conv_general_dilated_body, lax.conv_general_dilated
 )
+_FLOAT32 = np.dtype(np.float32)
 _CONVOLUTION_PARAMS = (
     "window_strides",
     "padding",
@@ -53,24 +54,29 @@ def _check_result_type(context, params):
         )
 
 
-def _check_operands(context, operands):
+def _float32_operands(context, operands):
+    """The operands, booleans and integers beside a float32 converted to it."""
+    converted = []
     for x in operands:
-        if jax.typeof(x).dtype != np.float32:
+        dtype = jax.typeof(x).dtype
+        if jax.dtypes.issubdtype(dtype, np.floating) and dtype != np.float32:
             raise RefusedError(
                 f"{context.equation.primitive.name} expected float32 operands, received "
-                f"{jax.typeof(x).dtype}; convert with .astype('float32') before it"
+                f"{dtype}; convert with .astype('float32') before it"
             )
+        converted.append(x if dtype == np.float32 else convert_p.bind(x, new_dtype=_FLOAT32))
+    return converted
 
 
 @rule("dot_general")
 def _dot_general_rule(context, operands, params):
-    _check_operands(context, operands)
+    operands = _float32_operands(context, operands)
     _check_result_type(context, params)
     return dot_general_p.bind(*operands, dimension_numbers=params["dimension_numbers"])
 
 
 @rule("conv_general_dilated")
 def _convolution_rule(context, operands, params):
-    _check_operands(context, operands)
+    operands = _float32_operands(context, operands)
     _check_result_type(context, params)
     return conv_general_dilated_p.bind(*operands, **{k: params[k] for k in _CONVOLUTION_PARAMS})
