@@ -8,7 +8,7 @@ from jax import lax
 from jax.interpreters import batching
 
 from repjax.primitives.arithmetic import add, convert_p, mul
-from repjax.primitives.contract import convolution, sequential
+from repjax.primitives.contract import convolution, ragged, sequential  # noqa: F401  (registers)
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
 
