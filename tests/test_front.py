@@ -26,7 +26,7 @@ WINDOW = {"window_dimensions": (2, 2), "window_strides": (1, 2), "padding": "SAM
 
 # Arguments for every function; those of one array are called with A.
 CALLS = {
-    **dict.fromkeys(["add", "sub", "mul", "div", "max", "min", "dot"], ((A, B), {})),
+    **dict.fromkeys(["add", "sub", "mul", "div", "rem", "max", "min", "dot"], ((A, B), {})),
     "batch_matmul": ((A[None], B[None]), {}),
     "atan2": ((A, A[::-1]), {}),
     "pow": ((A, EXPONENTS), {}),
@@ -36,7 +36,10 @@ CALLS = {
     "round": ((A, lax.RoundingMethod.TO_NEAREST_EVEN), {}),
     "convert_element_type": ((A, np.int8), {}),
     "bitcast_convert_type": ((A, np.int32), {}),
+    "reduce_precision": ((A, 5, 10), {}),
+    "top_k": ((A, 2), {}),
     "reduce_sum": ((A,), {"axes": (0,)}),
+    "reduce_prod": ((A,), {"axes": (0,)}),
     "reduce_max": ((A,), {"axes": (0, 1)}),
     "reduce_min": ((A,), {"axes": ()}),
     "argmax": ((A, 1, np.int32), {}),
@@ -68,7 +71,7 @@ def public(module):
 
 OWN = {"fma", "hypot", "log2", "log10"}  # not in jax.lax, or not in all versions of it
 LAX = sorted(public(repjax.lax))
-SUMS = {"reduce_sum"}
+SUMS = {"reduce_sum", "reduce_prod", "cumsum", "cumprod"}
 CONTRACTIONS = {name for name in LAX if "dot" in name or "conv_" in name}
 CONTRACTIONS |= {"conv", "batch_matmul"}
 CONTRACTIONS -= {"convert_element_type"}
@@ -110,11 +113,12 @@ def test_functions_beyond_jax_are_documented(name):
 @each_function
 def test_results_are_of_the_stock_type_and_near_it(name):
     args, options = CALLS.get(name, ((np.abs(A) * np.float32(0.3),), {}))
-    ours, stock = (getattr(m, name)(*args, **options) for m in (repjax.lax, lax))
-    assert (ours.dtype, ours.shape, ours.weak_type) == (stock.dtype, stock.shape, stock.weak_type)
-    ours, stock = (np.asarray(x).astype(np.float64) for x in (ours, stock))
-    if name != "bitcast_convert_type":
-        assert (np.abs(ours - stock) <= 2.0**-20 * np.maximum(1, np.abs(stock))).all()
+    results = (jax.tree.leaves(getattr(m, name)(*args, **options)) for m in (repjax.lax, lax))
+    for x, y in zip(*results, strict=True):
+        assert (x.dtype, x.shape, x.weak_type) == (y.dtype, y.shape, y.weak_type)
+        ours, stock = (np.asarray(a).astype(np.float64) for a in (x, y))
+        if name != "bitcast_convert_type":
+            assert (np.abs(ours - stock) <= 2.0**-20 * np.maximum(1, np.abs(stock))).all()
 
 
 @each_function
