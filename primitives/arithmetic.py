@@ -17,11 +17,12 @@ from functools import partial
 import jax
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, mlir
 
 from repjax.primitives import canonical
 from repjax.primitives.define import HALVES, define
 from repjax.primitives.interpret import (
+    CODE_SIZE,
     Context,
     RefusedError,
     bind_exact,
@@ -59,6 +60,26 @@ def canonicalize(x):
     if not is_inexact(aval) or np.dtype(aval.dtype) not in canonical.FORMATS:
         return x
     return canonicalize_p.bind(x)
+
+
+# --- materialization ------------------------------------------------------------------
+
+materialize_p = define("materialize", lambda x: x, lambda x: x, halves=None)
+
+
+def _fence(x):
+    """``x``, exactly, by a division that XLA does not repeat and so computes in a loop of its own.
+
+    It divides by 1 (NaNs by 2), which LLVM sees and XLA's fusion does not.  Barriers are
+    removed before fusion in jax 0.10.
+    """
+    return lax.div(x, lax.select(lax.eq(x, x), lax.full_like(x, 1), lax.full_like(x, 2)))
+
+
+# On GPUs a division may be approximate, and fusion limits the size of code by itself.
+mlir.register_lowering(
+    materialize_p, mlir.lower_fun(_fence, multiple_results=False), platform="cpu", inline=False
+)
 
 
 # --- correctly rounded operations -----------------------------------------------------
@@ -253,6 +274,8 @@ for _name, _primitive in {
     "one_minus_square": one_minus_square_p,
 }.items():
     plain_rule(_name, _primitive)
+    CODE_SIZE[_name] = 1
+CODE_SIZE |= {"integer_pow": 2, "convert_element_type": 1, "floor": 1, "ceil": 1, "round": 1}
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
 plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
 

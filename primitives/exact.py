@@ -6,7 +6,7 @@ about.  Integer arithmetic is exact everywhere.  A primitive listed in neither s
 and without a rule is refused.
 """
 
-from repjax.primitives.interpret import COMPARING, EXACT, EXACT_ON_INTEGERS
+from repjax.primitives.interpret import CODE_SIZE, COMPARING, EXACT, EXACT_ON_INTEGERS
 
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
@@ -29,6 +29,8 @@ _INTEGER = (
     "lu_pivots_to_permutation"
 )
 
+# Each of these is part of the loop that uses it.
+CODE_SIZE.update(dict.fromkeys(f"{_DATA_MOVEMENT} {_COMPARISON}".split(), 0))
 COMPARING.update(f"{_COMPARISON} sort".split())
 EXACT.update(f"{_DATA_MOVEMENT} {_DEBUGGING} {_COMPARISON} {_RANDOM}".split())
 EXACT_ON_INTEGERS.update(_INTEGER.split())

@@ -16,6 +16,7 @@ listed in :mod:`repjax.primitives.exact`.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ class Context:
       differentiable: whether the result may still be differentiated, so that custom
         derivatives must be kept.
       equations: the equations being interpreted, outermost first.
+      sizes: for the interpreted values, by identity, the size of the code that computes them
+        from values in memory, and the value, to keep it alive.
       refusals: where not None, refusals are appended here, as pairs of the equations
         and the error, and interpretation goes on to find the next.
     """
@@ -56,6 +59,7 @@ class Context:
     accumulation: str = dataclasses.field(default_factory=lambda: default_accumulation.value)
     differentiable: bool = True
     equations: tuple[Any, ...] = ()
+    sizes: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
     refusals: list[tuple[tuple[Any, ...], RefusedError]] | None = None
 
     @property
@@ -71,6 +75,13 @@ STRUCTURAL: set[str] = set()
 EXACT: set[str] = set()
 COMPARING: set[str] = set()
 EXACT_ON_INTEGERS: set[str] = set()
+
+#: What an operation adds to the code of the loop that XLA fuses it into, in rounded additions.
+#: An operation that is not here begins a new loop.
+CODE_SIZE: dict[str, int] = {}
+#: XLA fuses an operation into every loop that uses it.  From this size on a value that is used
+#: more than once is computed once instead, lest code grow exponentially with depth.
+LARGEST_REPEATED = 8
 ADVICE: dict[str, str] = {}  # filled by repjax.primitives.refused
 
 
@@ -251,15 +262,58 @@ def interpret(context: Context, jaxpr, consts, operands) -> list[Any]:
     jaxpr, _ = open_jaxpr(jaxpr)
     environment: dict[Any, Any] = {}
 
+    uses = _uses(jaxpr)
+
     def read(atom):
         return _literal(atom) if isinstance(atom, Literal) else environment[atom]
 
-    environment.update(zip(jaxpr.constvars, consts, strict=True))
-    environment.update(zip(jaxpr.invars, operands, strict=True))
+    def write(variables, values):
+        for variable, value in zip(variables, values, strict=True):
+            if uses[variable] > 1 and not context.differentiable:
+                value = _computed_once(context, value)
+            environment[variable] = value
+
+    write(jaxpr.constvars, consts)
+    write(jaxpr.invars, operands)
     for equation in jaxpr.eqns:
-        results = apply_equation(context, equation, [read(v) for v in equation.invars])
-        environment.update(zip(equation.outvars, results, strict=True))
+        values = [read(v) for v in equation.invars]
+        results = apply_equation(context, equation, values)
+        _measure(context, equation, values, results)
+        write(equation.outvars, results)
     return [read(v) for v in jaxpr.outvars]
+
+
+def _uses(jaxpr) -> collections.Counter:
+    """How many loops use each variable; reductions and the like read theirs more than once."""
+    uses = collections.Counter(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        times = 1 if name in CODE_SIZE or name in STRUCTURAL else 2
+        for atom in equation.invars:
+            if not isinstance(atom, Literal):
+                uses[atom] += times
+    return uses
+
+
+def _size(context: Context, value) -> int:
+    return context.sizes.get(id(value), (0, None))[0]
+
+
+def _measure(context: Context, equation, operands, results) -> None:
+    """Note the code size of the results of an equation."""
+    own = CODE_SIZE.get(equation.primitive.name.removeprefix(PREFIX))
+    if own is not None:
+        total = own + sum(_size(context, x) for x in operands)
+        context.sizes.update((id(x), (total, x)) for x in results)
+
+
+def _computed_once(context: Context, value):
+    """The value, in memory if computing it repeatedly would take too much code."""
+    from repjax.primitives.arithmetic import materialize_p  # this module comes first
+
+    aval = jax.typeof(value)
+    large = _size(context, value) >= LARGEST_REPEATED and getattr(aval, "size", 1) > 1
+    return materialize_p.bind(value) if large and aval.dtype == np.float32 else value
 
 
 def interpret_closed(context: Context, jaxpr, operands) -> list[Any]:

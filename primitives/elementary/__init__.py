@@ -60,7 +60,7 @@ from repjax.primitives.elementary import (
     tan,
     tanh,
 )
-from repjax.primitives.interpret import is_inexact, rule
+from repjax.primitives.interpret import CODE_SIZE, is_inexact, rule
 
 #: Derivatives that versions of JAX write as different graphs, by stock primitive: the
 #: contract's graph, ``jvp(tangents, result, x)``.
@@ -71,6 +71,7 @@ def _elementary(name, body, jvp=None):
     """The primitive of a function of ``jax.lax``, its rule and its contract derivative."""
     primitive = define(name, body, getattr(lax, name), jvp=jvp, half_body=rounded_to_odd(body))
     plain_rule(name, primitive)
+    CODE_SIZE[name] = 16
     if jvp is not None:
         DERIVATIVES[getattr(lax, f"{name}_p")] = jvp
     return primitive

@@ -20,7 +20,7 @@ import math
 from jax import lax
 
 from repjax.primitives import canonical
-from repjax.primitives.arithmetic import require_format
+from repjax.primitives.arithmetic import materialize_p, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, rule
 
@@ -87,7 +87,8 @@ def _reduction(combine, identity):
         x, axis = collapse(x, axes)
         if x.shape[axis] == 0:
             return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity, x.dtype)
-        return ORDERS[accumulation](combine, [x], axis)[0]
+        # Not to be repeated for each element that the result is broadcast to.
+        return materialize_p.bind(ORDERS[accumulation](combine, [x], axis)[0])
 
     return body
 
