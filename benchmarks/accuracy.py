@@ -56,11 +56,12 @@ class Error:
         self.misrounded = 0
         self.largest = 0.0
 
-    def add(self, bits: np.ndarray, wanted: oracle.Expected) -> None:
+    def add(self, bits: np.ndarray, wanted: oracle.Expected, scale: float) -> None:
         self.misrounded += int((oracle.canonical_result(bits) != wanted.bits).sum())
         exact, result = wanted.reference, bits.view(np.float32).astype(np.float64)
         # Below, canonical results are not the nearest numbers, and XLA flushes.
         measured = (np.abs(exact) >= 2.0**-125) & (np.abs(exact) < 2.0**128)
+        measured &= np.abs(exact) >= scale * 2.0**-14  # closer to a zero it is not exact enough
         # Just below 2**128 infinity is right, but not so many ulps away.
         measured &= (bits != wanted.bits) | np.isfinite(result)
         with np.errstate(all="ignore"):
@@ -91,8 +92,8 @@ def measure(name: str, walk: range, pools) -> str:
             part = slice(j, j + prove.CHUNK)
             wanted = oracle.expected(function, inputs[part])
             for isa, (plain_bits, our_bits) in found.items():
-                stock[isa].add(plain_bits[part], wanted)
-                ours.add(our_bits[part], wanted)
+                stock[isa].add(plain_bits[part], wanted, function.scale)
+                ours.add(our_bits[part], wanted, function.scale)
         first, *others = (oracle.canonical_result(bits) for bits, _ in found.values())
         different += sum(int((first != other).sum()) for other in others)
     cells = [f"`{name}`", ours.cells(), *(e.cells() for e in stock.values()), f"{different:,}"]

@@ -10,7 +10,10 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     contract,
     elementary,
     exact,
+    linalg,
+    random,
     reduce,
+    refused,
     scatter,
 )
 

@@ -26,6 +26,7 @@ from repjax.primitives.interpret import (
     RefusedError,
     bind_exact,
     is_inexact,
+    program,
     rule,
 )
 
@@ -143,6 +144,45 @@ def _pow_integer(x, y, rounded=canonical.to_float32):
     return rounded(lax.select(y < 0, inverse, power))
 
 
+def _rem(x, y):
+    """x - n y, n = x / y rounded towards zero: exact, with the sign of x.
+
+    On the integers of x = mx 2**ex and y = my 2**ey: where ex >= ey the result is
+    (mx 2**(ex - ey) mod my) 2**ey, and the power is taken modulo my by squaring.
+    """
+    x, y = canonical.broadcast(x, y)
+    i, j = (lax.convert_element_type(canonical.bits(a) & 0x7FFFFFFF, np.int64) for a in (x, y))
+    mx, my = ((a & 0x7FFFFF) | 0x800000 for a in (i, j))
+    ex, ey = (lax.shift_right_logical(a, np.int64(23)) for a in (i, j))
+    distance = lax.max(ex - ey, np.int64(0))
+    power = lax.full_like(mx, 1)
+    for bit in reversed(range(8)):
+        doubled = lax.shift_right_logical(distance, np.int64(bit)) & 1
+        power = lax.rem(lax.shift_left(lax.rem(power * power, my), doubled), my)
+    scale = canonical.from_bits((ey - 150 + 1023) << 52, np.float64)
+    wide = canonical.to_float64(lax.rem(mx * power, my)) * scale
+    result = canonical.flush(lax.convert_element_type(wide, np.float32))
+    result = lax.select(i < j, x, lax.select(lax.lt(x, lax.full_like(x, 0)), -result, result))
+    nan = (i >= 0x7F800000) | (j > 0x7F800000) | (j == 0)
+    return canonical.flush(lax.select(nan, lax.full_like(x, np.nan), result))
+
+
+def _reduce_precision(x, *, exponent_bits: int, mantissa_bits: int):
+    """Rounded to nearest even to a format with fewer bits, on the integers of float32."""
+    i = canonical.bits(x)
+    magnitude = i & 0x7FFFFFFF
+    if (shift := 23 - mantissa_bits) > 0:
+        odd = lax.shift_right_logical(magnitude, np.int32(shift)) & 1
+        magnitude = (magnitude + (((1 << (shift - 1)) - 1) + odd)) & np.int32(-(1 << shift))
+    if exponent_bits < 8:
+        bias = (1 << (exponent_bits - 1)) - 1
+        exponent = lax.shift_right_logical(magnitude, np.int32(23))
+        magnitude = lax.select(exponent > 127 + bias, lax.full_like(i, 0x7F800000), magnitude)
+        magnitude = lax.select(exponent <= 127 - bias, lax.full_like(i, 0), magnitude)
+    rounded = canonical.from_bits(magnitude | (i & np.int32(-0x80000000)), np.float32)
+    return canonical.flush(lax.select(canonical.is_nan(x), x, rounded))
+
+
 def rounded_to_odd(body):
     """The body for formats that its result is rounded to once more."""
     return partial(body, rounded=canonical.to_float32_odd)
@@ -160,6 +200,10 @@ rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt, half_body=rounded_to_odd(_rsqrt))
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)
 pow_integer_p = define("pow_integer", _pow_integer, lax.pow, half_body=rounded_to_odd(_pow_integer))
+rem_p = define("rem", _rem, lax.rem, halves=canonical.flush)
+reduce_precision_p = define(
+    "reduce_precision", _reduce_precision, lax.reduce_precision, halves=canonical.flush
+)
 
 add, sub, mul, div, neg = add_p.bind, sub_p.bind, mul_p.bind, div_p.bind, neg_p.bind
 
@@ -204,11 +248,23 @@ for _name, _primitive in {
     "neg": neg_p,
     "sqrt": sqrt_p,
     "rsqrt": rsqrt_p,
+    "rem": rem_p,
     "square": square_p,
     "one_minus_square": one_minus_square_p,
 }.items():
     plain_rule(_name, _primitive)
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
+plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
+
+
+@program("polynomial")
+def _polynomial(x, *coefficients, unroll=None):
+    """Horner's rule, a product and a sum for each coefficient."""
+    del unroll
+    result = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        result = jax.numpy.add(jax.numpy.multiply(result, x), coefficient)
+    return result
 
 
 def _nextafter(x, y):

@@ -11,9 +11,11 @@ from repjax.primitives.interpret import COMPARING, EXACT, EXACT_ON_INTEGERS
 _DATA_MOVEMENT = (
     "broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice empty empty2 "
     "expand_dims gather iota pad reshape rev select_n slice split squeeze stack stop_gradient "
-    "transpose unstack device_put sharding_constraint reshard mesh_cast tile "
-    "optimization_barrier"
+    "tile transpose unstack device_put sharding_constraint reshard mesh_cast "
+    "optimization_barrier name"
 )
+# They show values to the host, and return none.
+_DEBUGGING = "debug_callback debug_print"
 _COMPARISON = "eq ne lt le gt ge max min clamp abs sign is_finite"
 # Integers only; keys of another generator than threefry are refused before (repjax.rules).
 _RANDOM = "random_clone random_fold_in random_seed random_split random_unwrap random_wrap"
@@ -23,9 +25,10 @@ _INTEGER = (
     "convert_element_type bitcast_convert_type random_bits threefry2x32 iota_2x32_shape "
     "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor argmax argmin "
     "cumsum cumprod cummax cummin reduce_window_sum reduce_window_max reduce_window_min top_k "
-    "dot_general conv_general_dilated scatter-add scatter-sub scatter-mul scatter-min scatter-max"
+    "dot_general conv_general_dilated scatter-add scatter-sub scatter-mul scatter-min scatter-max "
+    "lu_pivots_to_permutation"
 )
 
 COMPARING.update(f"{_COMPARISON} sort".split())
-EXACT.update(f"{_DATA_MOVEMENT} {_COMPARISON} {_RANDOM}".split())
+EXACT.update(f"{_DATA_MOVEMENT} {_DEBUGGING} {_COMPARISON} {_RANDOM}".split())
 EXACT_ON_INTEGERS.update(_INTEGER.split())

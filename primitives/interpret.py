@@ -71,6 +71,7 @@ STRUCTURAL: set[str] = set()
 EXACT: set[str] = set()
 COMPARING: set[str] = set()
 EXACT_ON_INTEGERS: set[str] = set()
+ADVICE: dict[str, str] = {}  # filled by repjax.primitives.refused
 
 
 def rule(*names: str, structural: bool = False) -> Callable[[Rule], Rule]:
@@ -197,7 +198,8 @@ def _find_rule(equation) -> Rule | None:
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if any(map(is_complex, avals)):
         raise RefusedError(
-            f"{name} on complex numbers has no reproducible form; use pairs of real arrays"
+            f"{name} on complex numbers has no reproducible form; "
+            + ADVICE.get(name, "use pairs of real arrays")
         )
     if foreign := [str(aval.dtype) for aval in avals if is_foreign_key(aval)]:
         raise RefusedError(
@@ -207,7 +209,8 @@ def _find_rule(equation) -> Rule | None:
     if name in EXACT or (name in EXACT_ON_INTEGERS and not any(map(is_inexact, avals))):
         return None
     if name not in RULES:
-        raise RefusedError(f"{name} has no reproducible form")
+        advice = f"; {ADVICE[name]}" if name in ADVICE else ""
+        raise RefusedError(f"{name} has no reproducible form{advice}")
     return RULES[name]
 
 

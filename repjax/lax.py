@@ -103,6 +103,8 @@ floor = _plain("floor")
 ceil = _plain("ceil")
 round = _plain("round")
 clamp = _plain("clamp")
+rem = _plain("rem")
+reduce_precision = _plain("reduce_precision")
 convert_element_type = _plain("convert_element_type")
 bitcast_convert_type = _plain("bitcast_convert_type")
 
@@ -129,13 +131,22 @@ atanh = _plain("atanh")
 erf = _plain("erf")
 erfc = _plain("erfc")
 erf_inv = _plain("erf_inv")
+lgamma = _plain("lgamma")
+digamma = _plain("digamma")
 
 reduce_max = _plain("reduce_max")
 reduce_min = _plain("reduce_min")
 argmax = _plain("argmax")
 argmin = _plain("argmin")
+top_k = _plain("top_k")
+cummax = _plain("cummax")
+cummin = _plain("cummin")
+cumlogsumexp = _plain("cumlogsumexp")
 reduce_window = _plain("reduce_window")
 reduce_sum = _sum("reduce_sum")
+reduce_prod = _sum("reduce_prod")
+cumsum = _sum("cumsum")
+cumprod = _sum("cumprod")
 
 dot = _contraction("dot")
 dot_general = _contraction("dot_general")
@@ -146,12 +157,13 @@ conv_with_general_padding = _contraction("conv_with_general_padding")
 conv_transpose = _contraction("conv_transpose")
 
 
-def _float32_of_one_shape(name: str, number: str, *operands) -> list[jax.Array]:
+def _of_one_type(name: str, number: str, *operands) -> list[jax.Array]:
     arrays = [_canonicalize(jax.numpy.asarray(x)) for x in operands]
     shapes = {(x.shape, str(x.dtype)) for x in arrays}
-    if len(shapes) != 1 or arrays[0].dtype != "float32":
+    if len(shapes) != 1 or arrays[0].dtype not in _FORMATS:
         raise TypeError(
-            f"{name}: expected {number} float32 arrays of one shape, received "
+            f"{name}: expected {number} arrays of one shape and type, float32, float16 or "
+            f"bfloat16; received "
             f"{[f'{x.dtype}{list(x.shape)}' for x in arrays]}; convert and broadcast them first"
         )
     return arrays
@@ -161,16 +173,16 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     """``a*b + c`` with one rounding, then canonical.
 
     Args:
-      a, b, c: float32 arrays of one shape.
+      a, b, c: float32, float16 or bfloat16 arrays, of one shape and type.
 
     Returns:
-      A float32 array of that shape.
+      An array of that shape and type.
 
     References:
       Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved
       algorithms using rounding to odd".
     """
-    return _canonicalize(_fma_p.bind(*_float32_of_one_shape("fma", "three", a, b, c)))
+    return _canonicalize(_fma_p.bind(*_of_one_type("fma", "three", a, b, c)))
 
 
 def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -180,13 +192,13 @@ def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
     bits.
 
     Args:
-      x, y: float32 arrays of one shape.
+      x, y: float32, float16 or bfloat16 arrays, of one shape and type.
 
     Returns:
-      A float32 array of that shape: inf if x or y is infinite, even if the other is NaN. The
+      An array of that shape and type: inf if x or y is infinite, even if the other is NaN. The
       derivative is x / h * t + y / h * s for tangents t and s; it is NaN for x = y = 0.
     """
-    return _canonicalize(_hypot_p.bind(*_float32_of_one_shape("hypot", "two", x, y)))
+    return _canonicalize(_hypot_p.bind(*_of_one_type("hypot", "two", x, y)))
 
 
 def _logarithm(primitive, base: int) -> Callable[..., Any]:

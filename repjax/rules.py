@@ -8,6 +8,7 @@ stock primitives that hold other jaxprs.
 from __future__ import annotations
 
 import jax
+import numpy as np
 from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
@@ -17,6 +18,7 @@ from repjax.primitives.interpret import (
     interpret,
     interpret_closed,
     open_jaxpr,
+    program,
     rule,
     struct,
 )
@@ -24,7 +26,11 @@ from repjax.primitives.interpret import (
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
 
 
-@rule("jit", "pjit", "closed_call", "core_call", "custom_vjp_call", "custom_lin", structural=True)
+@rule(
+    *("jit", "pjit", "closed_call", "core_call", "composite", "custom_vmap_call"),
+    *("custom_vjp_call", "custom_lin"),
+    structural=True,
+)
 def call(context: Context, operands, params):
     name = context.equation.primitive.name
     if name.startswith("custom_vjp") and context.differentiable:
@@ -32,8 +38,27 @@ def call(context: Context, operands, params):
             "jax.custom_vjp inside an explicit repjax function would lose its derivative; "
             "use repjax.reproducible or the global switch, which are applied after autodiff"
         )
-    jaxpr = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+    jaxpr = next(params[k] for k in ("jaxpr", "call_jaxpr", "call") if k in params)
     return interpret_closed(context, jaxpr, operands)
+
+
+@program("call_hi_primitive")
+def call_hi_primitive(*operands, _prim):
+    """What the primitive expands to (jax.numpy.einsum, searchsorted and others, from 0.12 on)."""
+    return jax.tree.leaves(_prim.expand(*jax.tree.unflatten(_prim.in_tree, operands)))
+
+
+@rule("custom_linear_solve", structural=True)
+def custom_linear_solve(context: Context, operands, params):
+    if context.differentiable:
+        raise RefusedError(
+            "custom_linear_solve inside an explicit repjax function would lose its derivative; "
+            "use repjax.reproducible or the global switch, which are applied after autodiff"
+        )
+    counts, jaxpr = params["const_lengths"], params["jaxprs"].solve
+    first = counts.matvec + counts.vecmat
+    constants = operands[first : first + counts.solve]
+    return interpret_closed(context, jaxpr, [*constants, *operands[sum(counts) :]])
 
 
 @rule("custom_jvp_call", structural=True)
@@ -130,8 +155,30 @@ def while_loop(context: Context, operands, params):
 
 @rule("cond", structural=True)
 def cond(context: Context, operands, params):
+    if (platforms := params.get("branches_platforms")) is not None:
+        branch = params["branches"][_platform(platforms)]
+        return interpret_closed(context, branch, operands[1:])
     branches = tuple(_rewritten(context, branch) for branch in params["branches"])
     return stock.cond_p.bind(*operands, **{**params, "branches": branches})
+
+
+@rule("platform_index", structural=True)
+def platform_index(context: Context, operands, params):
+    return np.int32(_platform(params["platforms"]))
+
+
+def _platform(platforms) -> int:
+    """The one branch of ``jax.lax.platform_dependent`` that is taken on every platform."""
+    for i, names in enumerate(platforms):
+        if names is None:
+            return i
+    for i, names in enumerate(platforms):
+        if "cpu" in names:
+            return i
+    raise RefusedError(
+        "platform_dependent expected a default or a branch for cpu, which is then taken on every "
+        f"platform; received {platforms}; add default="
+    )
 
 
 @rule("remat2", "checkpoint", structural=True)

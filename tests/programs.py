@@ -86,6 +86,12 @@ def two_arguments():
     return results
 
 
+def gamma_functions():
+    inputs = np.concatenate([patterns(4096, 3), np.asarray(values((4096,), 4)) * 20])
+    value, derivative = jax.vmap(jax.value_and_grad(repjax.lax.lgamma))(inputs)
+    return {"lgamma": value, "digamma": repjax.lax.digamma(inputs), "derivative": derivative}
+
+
 def reductions():
     x = values((37, 5, 53), 5) * np.float32(1000)
     sums = {
@@ -183,6 +189,58 @@ def halves():
             repjax.reproducible(jax.value_and_grad(network))(params, images),
         )
     return jax.tree.map(lambda x: np.asarray(x).view(np.uint16), results)
+
+
+def scatter_and_scan():
+    """Scatters with repeated indices, cumulative operations and products, with derivatives."""
+    x, updates = patterns(60, 20).reshape(12, 5), patterns(200, 21).reshape(40, 5)
+    index = np.asarray(jax.random.bits(jax.random.key(22), (40,), "uint32") % 14).astype(np.int32)
+    factors = np.asarray(values((4, 37), 23)) + np.float32(1.5)
+    cotangent = values((4, 37), 24)
+
+    def scatters(x, updates):
+        methods = ("set", "add", "mul", "min", "max", "subtract")
+        return {name: getattr(x.at[index - 1], name)(updates) for name in methods}
+
+    def cumulative(x):
+        names = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+        return {name: getattr(lax, name)(x, axis=1, reverse=name == "cumprod") for name in names}
+
+    def gradients(x, cotangent):
+        out, pullback = jax.vjp(cumulative, x)
+        return out, pullback({name: cotangent for name in out})
+
+    return {
+        "scatters": repjax.reproducible(scatters)(x, updates),
+        **{
+            order: repjax.reproducible(gradients, accumulation=order)(factors, cotangent)
+            for order in ("pairwise", "sequential")
+        },
+        "prod": repjax.reproducible(jax.value_and_grad(jax.numpy.prod))(factors[0]),
+        "top_k": repjax.lax.top_k(x.ravel(), 20),
+        "rem": repjax.lax.rem(x.ravel(), updates.ravel()[:60]),
+    }
+
+
+def linear_algebra():
+    a = values((3, 9, 9), 25)
+    b = values((3, 9, 2), 26)
+
+    def factors(a, b):
+        square = jax.numpy.matmul(a, a.mT) + jax.numpy.eye(9)
+        return (
+            jax.numpy.linalg.cholesky(square),
+            lax.linalg.lu(a)[0],
+            jax.numpy.linalg.qr(a),
+            jax.numpy.linalg.solve(a, b),
+            jax.numpy.linalg.slogdet(a)[1],
+        )
+
+    def program(a, b):
+        out, pullback = jax.vjp(factors, a, b)
+        return out, pullback(out)
+
+    return repjax.reproducible(program)(a, b)
 
 
 # --- training -------------------------------------------------------------------------
@@ -305,11 +363,14 @@ PROGRAMS = {
         arithmetic,
         elementary,
         two_arguments,
+        gamma_functions,
         reductions,
         contractions,
         pooling,
         samplers,
         halves,
+        scatter_and_scan,
+        linear_algebra,
         train_sgd,
         train_adam,
         train_sgd_switch,

@@ -206,6 +206,25 @@ def to_float(dtype):
     return oracle
 
 
+def reduce_precision(exponent_bits, mantissa_bits):
+    """Rounded as if exponents had no bounds; then infinity or zero beyond those of the format."""
+    bias = 2 ** (exponent_bits - 1) - 1
+
+    def oracle(x):
+        fraction, exponent = np.frexp(x.astype(np.float64))  # 1/2 <= |fraction| < 1
+        with np.errstate(invalid="ignore"):
+            y = np.ldexp(
+                np.rint(np.ldexp(fraction, mantissa_bits + 1)), exponent - mantissa_bits - 1
+            )
+        if exponent_bits < 8:
+            y = np.where(np.abs(y) >= 2.0 ** (bias + 1), np.copysign(np.inf, y), y)
+            y = np.where(np.abs(y) < 2.0 ** (1 - bias), 0, y)
+        with np.errstate(over="ignore"):
+            return y.astype(np.float32)
+
+    return oracle
+
+
 # --- the table -------------------------------------------------------------------------
 
 
@@ -243,8 +262,17 @@ CASES = {
     "floor": _case("floor", unary, exact(np.floor)),
     "ceil": _case("ceil", unary, exact(np.ceil)),
     "nextafter": _case("nextafter", pairs, exact(np.nextafter)),
+    "rem": _case("rem", pairs, exact(np.fmod)),
     "is_finite": _case("is_finite", unary, np.isfinite),
 }
+for _bits in (8, 7), (5, 10), (4, 3), (5, 2), (8, 1), (1, 0), (8, 23):
+    _options = dict(zip(("exponent_bits", "mantissa_bits"), _bits, strict=True))
+    _stock, _twin = (
+        functools.partial(module.reduce_precision, **_options) for module in (lax, rlax)
+    )
+    CASES[f"reduce_precision {_bits}"] = _case(
+        "", unary, reduce_precision(*_bits), stock=_stock, twin=_twin
+    )
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     CASES[_name] = _case(_name, pairs, getattr(operator, _name))
 for _y, _power in POWERS.items():

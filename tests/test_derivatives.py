@@ -494,6 +494,21 @@ def test_custom_vjp():
         repjax.explicit.explicit(f)(x)
 
 
+def test_derivative_of_lgamma_is_digamma_whose_own_is_refused():
+    x, t = normal(100), normal(100, 1)
+    by_hand = np.asarray(rlax.mul(t, rlax.digamma(x)))
+    for lgamma in (rlax.lgamma, repjax.explicit.explicit(lax.lgamma)):
+        assert_same_bits(jax.jvp(lgamma, (x,), (t,))[1], by_hand)
+    inside = repjax.reproducible(lambda x, t: jax.jvp(lax.lgamma, (x,), (t,))[1])
+    assert_same_bits(inside(x, t), by_hand)
+    for derivative in (
+        lambda: jax.jvp(rlax.digamma, (x,), (t,)),
+        lambda: repjax.reproducible(lambda x: jax.jvp(lax.digamma, (x,), (t,)))(x),
+    ):
+        with pytest.raises(repjax.RefusedError, match="polygamma has no reproducible form"):
+            derivative()
+
+
 REPEATED = {
     "operator": lambda b: normal((300, 5)) * b,
     "broadcast": lambda b: jnp.broadcast_to(b, (300, 5)),

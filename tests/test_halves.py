@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import gmpy2
 import jax
 import numpy as np
 import pytest
@@ -59,6 +60,21 @@ def rounded(exact, fmt):
         zip(candidates.tolist(), values.tolist(), strict=True),
         key=lambda c: (abs(Fraction(c[1]) - exact), c[0] & 1) if np.isfinite(c[1]) else (np.inf, 0),
     )[0]
+
+
+@each_format
+def test_fma_rounds_once(fmt):
+    x, y = pairs(fmt)
+    z = y[::-1].copy()
+    z[1::6] *= fmt.float_type(2**-6)
+    z[::3] = -(x.astype(np.float32) * y.astype(np.float32)).astype(fmt.float_type)[::3]  # cancels
+    z = canonical_bits(z, fmt).view(fmt.float_type)
+    wanted = [
+        rounded(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)), fmt)
+        for a, b, c in zip(x, y, z, strict=True)
+    ]
+    received = np.asarray(repjax.lax.fma(x, y, z)).view(np.uint16)
+    assert_same_bits(received, oracle.canonical_result(np.array(wanted, np.uint16), fmt))
 
 
 def pairs(fmt, n=3000):
@@ -226,3 +242,29 @@ def test_derivatives_and_transformations(fmt):
     assert_same_bits(batched[2], once)
     with repjax.enabled():
         assert_same_bits(jax.grad(loss)(x), once)
+
+
+TWO_ARGUMENTS = {"pow": lambda x, y: x**y, "atan2": gmpy2.atan2, "hypot": gmpy2.hypot}
+
+
+@each_format
+@pytest.mark.parametrize("name", TWO_ARGUMENTS)
+def test_functions_of_two_arguments(name, fmt):
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(2, 20_000)).astype(np.float32) * 4
+    if name == "pow":
+        x = np.abs(x)
+        x[::2] = rng.integers(1, 64, len(x[::2]))  # with the next line: exact results and ties
+        y[::2] = rng.integers(-4, 12, len(y[::2])) / 2
+    x, y = (canonical_bits(v.astype(fmt.float_type), fmt).view(fmt.float_type) for v in (x, y))
+
+    def exact(a, b):
+        value = TWO_ARGUMENTS[name](gmpy2.mpfr(a), gmpy2.mpfr(b))
+        return float(gmpy2.mpfr(value, fmt.precision))
+
+    with gmpy2.context(precision=300):
+        wanted = np.array([exact(*map(float, pair)) for pair in zip(x, y, strict=True)])
+    with np.errstate(over="ignore"):
+        wanted = wanted.astype(fmt.float_type).view(np.uint16)
+    received = np.asarray(getattr(repjax.lax, name)(x, y)).view(np.uint16)
+    assert_same_bits(received, oracle.canonical_result(wanted, fmt))

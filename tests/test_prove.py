@@ -32,6 +32,7 @@ EXACT = {
     "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
     "erf_inv": mpmath.erfinv,
     "exp2": lambda x: mpmath.mpf(2) ** x,
+    "lgamma": lambda x: mpmath.log(abs(mpmath.gamma(x))),
     "log2": lambda x: mpmath.log(x, 2),
     "logistic": lambda x: 1 / (1 + mpmath.exp(-x)),
     "reciprocal": lambda x: 1 / x,

@@ -318,3 +318,38 @@ def test_a_row_does_not_depend_on_its_batch(name):
         assert_same_bits(run(x[rows]), whole[rows])
     mapped = repjax.reproducible(jax.vmap(lambda row: function(row[None])[0]))
     assert_same_bits(mapped(x), whole, "vmap")
+
+
+# --- top_k --------------------------------------------------------------------------------
+
+
+def top_k(x, k):
+    """NaNs first, then the largest, each in the order of ``x``."""
+    values, positions = [], []
+    for row in canonical(x):
+        order = sorted(range(len(row)), key=lambda i: (not np.isnan(row[i]), -row[i], i))[:k]
+        order = [i for i in order if np.isnan(row[i])] + [i for i in order if not np.isnan(row[i])]
+        values.append(row[order])
+        positions.append(order)
+    return [np.stack(values), np.array(positions, np.int32)]
+
+
+def test_top_k():
+    x = np.concatenate([np.round(normal((20, 40))), patterns(800).reshape(20, 40)])
+    x[3, [5, 7]], x[4, :3] = np.nan, np.inf
+    run = repjax.reproducible(lambda x: lax.top_k(x, 9))
+    assert_same_bits(run(x), top_k(x, 9))
+    along = repjax.reproducible(lambda x: [jnp.moveaxis(y, 0, 1) for y in lax.top_k(x, 9, axis=0)])
+    assert_same_bits(along(x.T), top_k(x, 9), "axis 0")
+    assert_same_bits(repjax.reproducible(jax.vmap(lambda x: lax.top_k(x, 9)))(x), top_k(x, 9))
+    with repjax.enabled():
+        assert_same_bits(lax.top_k(jnp.asarray(x), 9), top_k(x, 9), "eager")
+    assert_same_bits(repjax.lax.top_k(x, 9), top_k(x, 9), "explicit")
+    assert not same_bits(top_k(x[:, ::-1], 9)[1], 39 - top_k(x, 9)[1])  # ties have an order
+
+
+def test_gradient_of_top_k():
+    x, cotangent = np.float32([2, 5, 5, 1]), np.float32([10, 20])
+    for function in lax.top_k, repjax.lax.top_k:
+        gradient = jax.grad(lambda x, f=function: (f(x, 2)[0] * cotangent).sum())
+        assert_same_bits(repjax.reproducible(gradient)(x), np.float32([0, 10, 20, 0]))

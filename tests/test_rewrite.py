@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bits import SPECIALS, assert_same_bits, canonical, normal, patterns
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 import repjax
 
@@ -29,16 +30,25 @@ def _rbg(x):
 
 # What is used, and what the message says of it.
 REFUSED = {
-    "fft": (lambda x: jnp.fft.rfft(x).real, "fft on complex numbers"),
+    "fft": (
+        lambda x: jnp.fft.rfft(x).real,
+        "fft on complex numbers has no reproducible form; multiply with the matrix",
+    ),
+    "platform": (
+        lambda x: lax.platform_dependent(x, cuda=jnp.sin, rocm=jnp.cos),
+        "platform_dependent expected a default or a branch for cpu",
+    ),
     "complex": (lambda x: (x * 1j).imag, "mul on complex numbers has no reproducible form"),
     "rbg": (_rbg, "expected a threefry key (key<fry>), received key<rbg>"),
-    "callback": (_callback, "pure_callback has no reproducible form"),
+    "callback": (_callback, "pure_callback has no reproducible form; compute it in JAX"),
     "incomplete beta": (
         lambda x: lax.betainc(x, x, x),
         "regularized_incomplete_beta has no reproducible form",
     ),
     "bessel": (lambda x: lax.bessel_i1e(x), "bessel_i1e has no reproducible form"),
-    "qr": (lambda x: jnp.linalg.qr(x)[0], "has no reproducible form"),
+    "eigh": (lambda x: jnp.linalg.eigh(x)[0], "eigh has no reproducible form; factor with"),
+    "svd": (lambda x: jnp.linalg.svd(x)[1], "svd has no reproducible form; factor with"),
+    "igamma": (lambda x: lax.igamma(x, x), "igamma has no reproducible form; compute it outside"),
     "scatter": (lambda x: x.at[0].apply(jnp.sin), "x.at[i].set(f(x[i]))"),
 }
 each_refused = pytest.mark.parametrize("name", REFUSED)
@@ -214,6 +224,71 @@ def test_refusal_is_not_remembered():
         f(X)
     stock = f(np.abs(X))
     assert np.isfinite(stock).all()
+
+
+# --- what is passed through, expanded or chosen ------------------------------------------
+
+
+def test_the_same_branch_is_taken_on_every_platform():
+    """The default; on the platform of these tests, JAX takes the branch for cpu."""
+    cpu, default, other = (lambda x, n=n: x + n for n in (1, 2, 3))
+    run = repjax.reproducible(lambda x: lax.platform_dependent(x, cpu=cpu, default=default))
+    assert_same_bits(run(X), X + np.float32(2))
+    run = repjax.reproducible(lambda x: lax.platform_dependent(x, cuda=other, cpu=cpu))
+    assert_same_bits(run(X), X + np.float32(1))
+    with repjax.enabled():
+        eager = lax.platform_dependent(jnp.asarray(X), cpu=cpu, default=default)
+    assert_same_bits(eager, X + np.float32(2), "eager")
+
+
+def test_debugging_shows_values_and_changes_none(capfd):
+    seen = []
+
+    def f(x):
+        jax.debug.callback(lambda x: seen.append(np.asarray(x)), x)
+        jax.debug.print("sum {}", x.sum())
+        return x * 2
+
+    assert_same_bits(repjax.reproducible(f)(X), X * 2)
+    with repjax.enabled():
+        assert_same_bits(jax.jit(f)(X), X * 2)
+    jax.effects_barrier()
+    assert len(seen) == 2
+    assert_same_bits(seen[0], X)
+    assert capfd.readouterr().out.count("sum ") == 2
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="jax 0.12 brought lax.polynomial")
+def test_polynomial_is_horners_rule():
+    coefficients = [0.3, -1.7, 0.9, 2.1]
+    value = np.full_like(X, np.float32(coefficients[-1]))
+    for c in coefficients[-2::-1]:
+        value = canonical(canonical(value * X) + np.float32(c))
+    run = repjax.reproducible(lambda x: lax.polynomial(x, coefficients))
+    assert_same_bits(run(X), value)
+
+
+def test_masks_and_integers_are_converted_in_contractions():
+    mask, count = X > 0, np.arange(4, dtype=np.int32)
+    numbers = (((0,), (0,)), ((), ()))
+    for other in mask, count:
+        run = repjax.reproducible(
+            lambda a, x: lax.dot_general(a, x, numbers, preferred_element_type=np.float32)
+        )
+        want = repjax.reproducible(lambda a, x: lax.dot_general(a, x, numbers))
+        assert_same_bits(run(other, X), want(other.astype(np.float32), X))
+
+
+def test_functions_that_newer_versions_make_primitives():
+    """einsum, searchsorted and others; and names and composites."""
+    a = np.sort(X[0])
+
+    def f(x):
+        y = jax.lax.composite(lambda x: jnp.einsum("ij,kj->ik", x, x), "repjax.test")(x)
+        return checkpoint_name(y, "y"), jnp.searchsorted(a, x)
+
+    want = repjax.reproducible(lambda x: x @ x.T)(X), np.searchsorted(a, X).astype(np.int32)
+    assert_same_bits(repjax.reproducible(f)(X), want)
 
 
 # --- derivatives --------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
 
-from repjax.primitives.arithmetic import FORMATS, add, mul, require_format
-from repjax.primitives.contract import convolution, sequential
+from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
+from repjax.primitives.contract import convolution, ragged, sequential  # noqa: F401  (registers)
 from repjax.primitives.define import define
-from repjax.primitives.interpret import RefusedError, rule
+from repjax.primitives.interpret import RefusedError, is_inexact, rule
 
 
 def _fma_jvp(tangents, result, a, b, c):
@@ -22,7 +23,13 @@ def _fma_jvp(tangents, result, a, b, c):
     return total
 
 
-fma_p = define("fma", sequential.fma_body, lambda a, b, c: a * b + c, jvp=_fma_jvp)
+fma_p = define(
+    "fma",
+    sequential.fma_body,
+    lambda a, b, c: a * b + c,
+    jvp=_fma_jvp,
+    half_body=sequential.fma_odd_body,
+)
 batching.defbroadcasting(fma_p)
 
 
@@ -67,7 +74,11 @@ def _bind(primitive, keep):
                 f"float16, bfloat16 or None, received {wanted}; convert the result with .astype"
             )
         kept = {k: params[k] for k in keep}
-        return primitive.bind(*operands, preferred_element_type=wanted, **kept)
+        floats = [
+            x if is_inexact(jax.typeof(x)) else convert_p.bind(x, new_dtype=FORMATS[0])
+            for x in operands
+        ]
+        return primitive.bind(*floats, preferred_element_type=wanted, **kept)
 
     return contraction
 

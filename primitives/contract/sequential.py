@@ -61,6 +61,12 @@ def fma_body(a, b, c):
     return canonical.to_float32(fma_step(*(canonical.to_float64(x) for x in (a, b, c))))
 
 
+def fma_odd_body(a, b, c):
+    """:func:`fma_body`, but rounded to odd, where the result is yet to be narrowed."""
+    a, b, c = (canonical.to_float64(x) for x in (a, b, c))
+    return canonical.to_float32_odd(canonical.round_to_odd(*canonical.two_sum(a * b, c)))
+
+
 def fma_chain(lhs, rhs):
     """``s = fma(lhs[k], rhs[k], s)`` from +0, k ascending; canonical float32.
 

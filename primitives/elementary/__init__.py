@@ -40,6 +40,7 @@ from repjax.primitives.elementary import (
     cbrt,
     cos,
     cosh,
+    digamma,
     erf,
     erf_inv,
     erfc,
@@ -47,6 +48,7 @@ from repjax.primitives.elementary import (
     exp2,
     expm1,
     hypot,
+    lgamma,
     log,
     log1p,
     log2,
@@ -183,3 +185,5 @@ hypot_p = define(
     half_body=rounded_to_odd(hypot.body),
 )
 batching.defbroadcasting(hypot_p)
+lgamma_p = _elementary("lgamma", lgamma.body)
+digamma_p = _elementary("digamma", digamma.body)

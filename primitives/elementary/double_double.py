@@ -71,11 +71,11 @@ def add(a, b):
 
 
 def divide(a, b):
-    """``a / b``, within 2**-100 relative."""
+    """``a / b``, within 2**-100 relative; ``a`` may be a :func:`constant`."""
     inverse = canonical.guard(lax.div(const(b[0], 1), b[0]))
     # Within 2 u, and guarded: it is added and subtracted, and must be one number in both.
     first = canonical.guard(a[0] * inverse)
-    hi, lo = add(a, negate(multiply(single(first), b)))
+    hi, lo = add(negate(multiply(single(first), b)), a)
     return fast_two_sum(first, (hi + lo) * inverse)
 
 

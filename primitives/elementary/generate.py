@@ -324,6 +324,44 @@ def _atan2():
     yield dataclasses.replace(_odd("ATAN", mpmath.atan, 0.001041, 8), pairs=4)
 
 
+def _logarithm():
+    # atanh(s) = s + s**3 p(t), t = s**2, |s| <= (sqrt(2) - 1) / (sqrt(2) + 1).
+    def rest(t):
+        s = mpmath.sqrt(t)
+        return (mpmath.atanh(s) / s - 1) / t
+
+    yield Polynomial("ATANH", rest, lambda t: t, 0, 0.02945, 9, pairs=2)
+
+
+def _gamma():
+    # sin(pi r) / (pi r) = 1 + t p(t), cos(pi r) = 1 + t p(t), t = r**2, |r| <= 1/2.
+    yield Polynomial(
+        "SIN", lambda t: (mpmath.sincpi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=3
+    )
+    yield Polynomial(
+        "COS", lambda t: (mpmath.cospi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=4
+    )
+
+
+def _lgamma():
+    # lgamma(z) = (z - 1/2) log(z) - z + log(2 pi) / 2 + p(w) / z, w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        stirling = (z - mpf(1) / 2) * mpmath.log(z) - z + mpmath.log(2 * mpmath.pi) / 2
+        return (mpmath.loggamma(z) - stirling) * z
+
+    yield Polynomial("BINET", f, mpmath.sqrt, 0, 1 / 64, 10, pairs=1)
+
+
+def _digamma():
+    # digamma(z) = log(z) - 1 / (2 z) - w p(w), w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        return (mpmath.log(z) - 1 / (2 * z) - mpmath.digamma(z)) / w
+
+    yield Polynomial("BINET", f, lambda w: w, 0, 1 / 64, 10, pairs=1)
+
+
 FUNCTIONS = {
     "atan2": _atan2,
     "pow": _pow,
@@ -339,6 +377,10 @@ FUNCTIONS = {
     "erf": _erf,
     "erfc": _erfc,
     "erf_inv": _erf_inv,
+    "logarithm": _logarithm,
+    "gamma": _gamma,
+    "lgamma": _lgamma,
+    "digamma": _digamma,
 }
 
 

@@ -2,13 +2,15 @@
 
 A NaN among the elements is the result, as in ``jax.lax``; ``argmax`` and ``argmin`` give the
 first position of the result.  The maximum over no elements is -inf, the minimum +inf.
+``top_k`` gives the largest in descending order, NaNs first, equals in their order.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from jax import lax
 
-from repjax.primitives.arithmetic import require_format
+from repjax.primitives.arithmetic import plain_rule, require_format
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
 from repjax.primitives.interpret import rule
@@ -32,6 +34,19 @@ def _position(largest: bool):
     return body
 
 
+def _top_k(x, *, k, axis):
+    """The ``k`` largest, descending, NaNs first, equals in their order; and their positions."""
+    keys = lax.bitwise_not(order.keys(x, True))
+    positions = lax.broadcasted_iota(np.int32, x.shape, axis)
+    keys, positions = lax.sort((keys, positions), dimension=axis, num_keys=1, is_stable=True)
+    keys, positions = (lax.slice_in_dim(y, 0, k, axis=axis) for y in (keys, positions))
+    return [order.values(lax.bitwise_not(keys), True), positions]
+
+
+def _stock_top_k(x, *, k, axis):
+    return lax.top_k(x, k, axis=axis)
+
+
 def _stock_position(stock):
     def stock_function(x, *, axes, index_dtype):
         (axis,) = axes
@@ -44,6 +59,8 @@ reduce_max_p = define("reduce_max", _extremum(True), lax.reduce_max, halves=flus
 reduce_min_p = define("reduce_min", _extremum(False), lax.reduce_min, halves=flush)
 argmax_p = define("argmax", _position(True), _stock_position(lax.argmax))
 argmin_p = define("argmin", _position(False), _stock_position(lax.argmin))
+top_k_p = define("top_k", _top_k, _stock_top_k, multiple_results=True, halves=flush)
+plain_rule("top_k", top_k_p, keep=("k", "axis"))
 
 
 def _register(name, primitive, *keep):

@@ -5,7 +5,9 @@ Shares no code with ``repjax.primitives``.  A result is settled in one of two wa
 * by a **filter**: a float64 reference y (NumPy or SciPy) is widened to the interval
   y (1 +- 2**-41), 4096 units in the last place of float64 on either side, where the
   references claim errors of a few units.  If both ends have the same canonical result,
-  so does every number between them.  Some 1 in 2**16 inputs is left over;
+  so does every number between them.  Some 1 in 2**16 inputs is left over.  A function
+  whose reference cancels near its zeros has a *scale*, and the interval is
+  y +- 2**-41 (|y| + scale): more is left over close to a zero;
 * by **MPFR** (gmpy2), at 256 bits and, if a rounding boundary is still too near, at
   1024.  Exact results, which may be ties, are recognised by MPFR's inexact flag.
 
@@ -83,6 +85,7 @@ class Function:
       reference: on float64 arrays, with an error far below the filter's interval.
       exact: on an ``mpfr``, in the precision of gmpy2's current context, with an error
         below 2**64 units in the last place.
+      scale: the errors of ``reference`` are relative to |reference| + scale.
 
     Both give IEEE 754's results at poles (the sign of x / 0 being that of x), NaN
     outside of the domain.
@@ -90,6 +93,7 @@ class Function:
 
     reference: Callable[[np.ndarray], np.ndarray]
     exact: Callable[[Any], Any]
+    scale: float = 0.0
 
 
 def _erf_inv_reference(x):
@@ -107,6 +111,17 @@ def _erf_inv(x):
     return y
 
 
+def _lgamma_reference(x):
+    return scipy.special.gammaln(np.where(x == -np.inf, np.inf, x))  # its limit, not its value
+
+
+def _digamma_reference(x):
+    """The reflection by the distance from the nearest pole; SciPy's is by that from one side."""
+    r = x - np.rint(x)
+    cotangent = np.pi / np.tan(np.pi * np.where(r == 0, np.nan, r))
+    return scipy.special.psi(np.where(x < 0, 1 - x, x)) - np.where(x < 0, cotangent, 0)
+
+
 #: A new function needs one line here; its compiled form is ``repjax.lax.<name>``.
 FUNCTIONS = {
     "acos": Function(np.arccos, lambda x: gmpy2.acos(x)),
@@ -118,12 +133,14 @@ FUNCTIONS = {
     "cbrt": Function(np.cbrt, lambda x: gmpy2.cbrt(x)),
     "cos": Function(np.cos, lambda x: gmpy2.cos(x)),
     "cosh": Function(np.cosh, lambda x: gmpy2.cosh(x)),
+    "digamma": Function(_digamma_reference, lambda x: gmpy2.digamma(x), scale=1),
     "erf": Function(scipy.special.erf, lambda x: gmpy2.erf(x)),
     "erf_inv": Function(_erf_inv_reference, _erf_inv),
     "erfc": Function(scipy.special.erfc, lambda x: gmpy2.erfc(x)),
     "exp": Function(np.exp, lambda x: gmpy2.exp(x)),
     "exp2": Function(np.exp2, lambda x: gmpy2.exp2(x)),
     "expm1": Function(np.expm1, lambda x: gmpy2.expm1(x)),
+    "lgamma": Function(_lgamma_reference, lambda x: gmpy2.lgamma(x)[0], scale=1),
     "log": Function(np.log, lambda x: gmpy2.log(x)),
     "log10": Function(np.log10, lambda x: gmpy2.log10(x)),
     "log1p": Function(np.log1p, lambda x: gmpy2.log1p(x)),
@@ -150,7 +167,7 @@ class Expected:
       by_mpfr: how many of them the filter left to MPFR.
       audited: how many MPFR audited.
       reference_error: the largest error of the reference among them, in units in the
-        last place of float64.
+        last place of float64 (of |y| + scale).
     """
 
     bits: np.ndarray
@@ -254,7 +271,9 @@ def expected(function: Function, bits: np.ndarray, fmt: Format = FLOAT32) -> Exp
     with np.errstate(all="ignore"):
         reference = function.reference(inputs.astype(np.float64))
         # A reference of 0 stands for anything below 2**-1022: the result is 0 as well.
-        low, high = (_narrow(reference * c, fmt) for c in (1 - FILTER, 1 + FILTER))
+        margin = np.copysign(FILTER * function.scale, reference)
+        low = _narrow(reference * (1 - FILTER) - margin, fmt)
+        high = _narrow(reference * (1 + FILTER) + margin, fmt)
     result = canonical_result(low, fmt)
     differ = np.flatnonzero(low != high)
     unsettled = differ[result[differ] != canonical_result(high[differ], fmt)]
@@ -276,7 +295,8 @@ def _by_mpfr(function, inputs, fmt):
 def _audit(function, inputs, reference, result, fmt) -> float:
     """The largest error of the reference, in units in the last place of float64."""
     bits, exact = _by_mpfr(function, inputs, fmt)
-    errors = [_relative_error(r, y) for r, y in zip(reference.tolist(), exact, strict=True)]
+    pairs = zip(reference.tolist(), exact, strict=True)
+    errors = [_relative_error(r, y, function.scale) for r, y in pairs]
     for x, error, same in zip(inputs.tolist(), errors, bits == result, strict=True):
         if error > AUDIT_LIMIT or not same:
             raise InaccurateReferenceError(
@@ -286,12 +306,12 @@ def _audit(function, inputs, reference, result, fmt) -> float:
     return max(errors, default=0.0) * 2.0**53
 
 
-def _relative_error(reference, exact) -> float:
+def _relative_error(reference, exact, scale) -> float:
     with gmpy2.context(precision=PRECISIONS[0]):
         # Beyond float64's normal numbers nothing is left to compare: the results are.
         if not gmpy2.is_finite(exact) or not 2.0**-1022 <= abs(exact) < 2.0**1023:
             return 0.0
-        return float(abs(gmpy2.mpfr(reference) - exact) / abs(exact))
+        return float(abs(gmpy2.mpfr(reference) - exact) / (abs(exact) + scale))
 
 
 def function(name: str) -> Function:

@@ -56,9 +56,9 @@ CLAIM = (
     "for every input x, itself made canonical first (docs/numerics.md, sections 1 and 3)"
 )
 ORACLE = (
-    f"a float64 reference (NumPy, SciPy) settles a result where both ends of y (1 +- "
-    f"2**{int(np.log2(oracle.FILTER))}) round to it, MPFR all others; MPFR audits every input "
-    f"whose bits are a multiple of {oracle.AUDIT_STRIDE} (repjax/verify/oracle.py)"
+    "a float64 reference (NumPy, SciPy) settles a result where both ends of {interval} round to "
+    "it, MPFR all others; MPFR audits every input whose bits are a multiple of {stride} "
+    "(repjax/verify/oracle.py)"
 )
 
 
@@ -139,9 +139,15 @@ def describe(name: str, walk: range, isa: str | None) -> dict[str, Any]:
             "jaxlib": jaxlib.__version__,
             **oracle.versions(),
         },
-        "oracle": ORACLE,
+        "oracle": _describe_oracle(name),
         "program": {"inputs": size, "stablehlo_sha256": program_digest(name, size)},
     }
+
+
+def _describe_oracle(name: str) -> str:
+    width, scale = f"2**{int(np.log2(oracle.FILTER))}", oracle.function(name).scale
+    interval = f"y +- {width} (|y| + {scale:g})" if scale else f"y (1 +- {width})"
+    return ORACLE.format(interval=interval, stride=oracle.AUDIT_STRIDE)
 
 
 def _cpu() -> str:

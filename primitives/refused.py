@@ -1,0 +1,51 @@
+"""What to do instead: advice for stock primitives that are refused, by name.
+
+A refusal names the operation and a remedy (``docs/numerics.md``, section 13).  A primitive
+that is in no list and has no rule is refused with or without an entry here.
+"""
+
+from repjax.primitives.interpret import ADVICE
+
+_TRANSFORM = (
+    "multiply with the matrix of the transform, cosines and sines as two real arrays (dot_general)"
+)
+_EIGEN = (
+    "factor with jax.lax.linalg.cholesky, lu or qr, or iterate with matrix products (power, "
+    "subspace or Newton-Schulz iteration), or decompose outside repjax"
+)
+_HOST = (
+    "compute it in JAX, or outside of the program and pass the result as an argument; "
+    "jax.debug.callback is allowed, since it returns nothing"
+)
+_FOREIGN = "write it in jax.numpy or jax.lax operations, whose order is known"
+_GENERATOR = "draw with threefry: jax.random.key(seed, impl='threefry2x32')"
+_SPECIAL = "compute it outside repjax, or write its series in covered operations"
+
+ADVICE.update(
+    {
+        **dict.fromkeys(("fft",), _TRANSFORM),
+        **dict.fromkeys(("eigh", "eig", "svd", "schur", "hessenberg", "tridiagonal"), _EIGEN),
+        **dict.fromkeys(("pure_callback", "io_callback"), _HOST),
+        **dict.fromkeys(
+            ("ffi_call", "pallas_call", "tpu_custom_call", "custom_partitioning"), _FOREIGN
+        ),
+        **dict.fromkeys(("rng_bit_generator", "rng_uniform"), _GENERATOR),
+        **dict.fromkeys(
+            (
+                "igamma",
+                "igammac",
+                "igamma_grad_a",
+                "random_gamma_grad",
+                "regularized_incomplete_beta",
+                "polygamma",
+                "zeta",
+                "bessel_i0e",
+                "bessel_i1e",
+            ),
+            _SPECIAL,
+        ),
+        "approx_top_k": "use jax.lax.top_k, which is exact",
+        "tridiagonal_solve": "use jax.numpy.linalg.solve on the dense matrix",
+        "select_and_scatter": "use max or average pooling, whose gradients are covered",
+    }
+)
