@@ -1,7 +1,7 @@
 """Programs whose bits are goldens: the same on every machine, setting and version.
 
     python tests/programs.py [NAME ...]     print the digests as JSON
-    python tests/programs.py --write        write tests/goldens.json
+    python tests/programs.py --write [NAME ...]    write their goldens to tests/goldens.json
 
 Each program is a function without arguments that returns a tree of arrays.  The goldens may
 change only together with the contract's version (docs/numerics.md); a program that is only
@@ -17,6 +17,7 @@ import pathlib
 
 import flax.linen
 import jax
+import networks
 import numpy as np
 import optax
 from jax import lax
@@ -93,7 +94,7 @@ def gamma_functions():
 
 
 def reductions():
-    x = values((37, 5, 53), 5) * np.float32(1000)
+    x = np.asarray(values((37, 5, 53), 5)) * np.float32(1000)
     sums = {
         f"{order} {axes}": repjax.lax.reduce_sum(x, axes, accumulation=order)
         for order in ("pairwise", "sequential")
@@ -357,6 +358,26 @@ def scanned():
     return train(jax.random.key(18))
 
 
+def _network(name):
+    return networks.train(repjax.reproducible, networks.NETWORKS[name]())
+
+
+def train_resnet():
+    return _network("resnet")
+
+
+def train_transformer():
+    return _network("transformer")
+
+
+def train_recurrent():
+    return _network("lstm")
+
+
+def train_graph():
+    return _network("graphsage")
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (
@@ -379,7 +400,18 @@ PROGRAMS = {
         train_one_step,
         train_one_step_eager,
         scanned,
+        train_resnet,
+        train_transformer,
+        train_recurrent,
+        train_graph,
     )
+}
+#: Networks of tests/networks.py whose training is a golden.
+GOLDEN_NETWORKS = {
+    "resnet": "train_resnet",
+    "transformer": "train_transformer",
+    "lstm": "train_recurrent",
+    "graphsage": "train_graph",
 }
 SAME_AS = {
     "train_sgd_switch": "train_sgd",
@@ -414,6 +446,8 @@ def main() -> None:
     digests = {name: repjax.digest(PROGRAMS[name]()) for name in names}
     if arguments.write:
         goldens = {"contract": repjax.CONTRACT_VERSION, "digests": digests}
+        if arguments.names:
+            goldens["digests"] = json.loads(GOLDENS.read_text())["digests"] | digests
         GOLDENS.write_text(json.dumps(goldens, indent=2) + "\n")
     print(json.dumps(digests, indent=2))
 
