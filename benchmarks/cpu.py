@@ -43,6 +43,12 @@ def elementwise_cases(sizes):
         "log1p": lambda x: lax.log1p(lax.abs(x)),
         "tanh": lax.tanh,
         "logistic": lax.logistic,
+        "rsqrt": lambda x: lax.rsqrt(lax.abs(x)),
+        "erf": lax.erf,
+        "sin": lax.sin,
+        "pow": lambda x: lax.pow(lax.abs(x), 1.5 * x),
+        "atan2": lambda x: lax.atan2(x, 1.5 * x + 1),
+        "lgamma": lax.lgamma,
     }
     for n in sizes:
         for name, function in functions.items():
@@ -100,6 +106,72 @@ def training_cases():
         state = optimizer.init(params)
         yield f"LeNet-5 training step, batch 64, {name}", step, (params, state, images, labels)
     yield "LeNet-5 inference, batch 64", model.apply, (params, images)
+
+
+class Transformer(flax.linen.Module):
+    """Blocks of attention and a dense network, normalised before."""
+
+    blocks: int = 4
+    features: int = 64
+
+    @flax.linen.compact
+    def __call__(self, tokens):
+        x = flax.linen.Embed(100, self.features)(tokens)
+        for _ in range(self.blocks):
+            h = flax.linen.LayerNorm()(x)
+            x = x + flax.linen.MultiHeadDotProductAttention(num_heads=4)(h, h)
+            h = flax.linen.Dense(4 * self.features)(flax.linen.LayerNorm()(x))
+            x = x + flax.linen.Dense(self.features)(flax.linen.gelu(h))
+        return flax.linen.Dense(100)(flax.linen.LayerNorm()(x))
+
+
+class ResNet(flax.linen.Module):
+    """Blocks of two convolutions with batch normalisation, ended by a global mean."""
+
+    blocks: int = 4
+    features: int = 16
+
+    @flax.linen.compact
+    def __call__(self, images):
+        def normalized(x):
+            return flax.linen.BatchNorm(use_running_average=False)(x)
+
+        x = flax.linen.Conv(self.features, (3, 3))(images)
+        for _ in range(self.blocks):
+            h = flax.linen.relu(normalized(flax.linen.Conv(self.features, (3, 3))(x)))
+            x = flax.linen.relu(x + normalized(flax.linen.Conv(self.features, (3, 3))(h)))
+        return flax.linen.Dense(10)(x.mean((1, 2)))
+
+
+def network_cases():
+    """Deep programs, whose first call shows what tracing and compiling cost."""
+    tokens = np.arange(64, dtype=np.int32).reshape(4, 16) % 100
+    inputs = {"transformer": (Transformer(), tokens), "ResNet": (ResNet(), values((8, 16, 16, 3)))}
+    for name, (model, batch) in inputs.items():
+        optimizer = optax.adam(1e-3)
+
+        def step(variables, state, batch, model=model, optimizer=optimizer):
+            def mean_loss(params):
+                rest = {k: v for k, v in variables.items() if k != "params"}
+                outputs, _ = model.apply({"params": params, **rest}, batch, mutable=list(rest))
+                return jax.nn.log_softmax(outputs)[..., 0].mean()
+
+            value, gradient = jax.value_and_grad(mean_loss)(variables["params"])
+            updates, state = optimizer.update(gradient, state, variables["params"])
+            return optax.apply_updates(variables["params"], updates), state, value
+
+        variables = jax.jit(model.init)(jax.random.key(0), batch)
+        state = optimizer.init(variables["params"])
+        yield f"{name} training step, 4 blocks", step, (variables, state, batch)
+
+
+def dispatch_cases():
+    tree = {str(i): values((4,), i) for i in range(50)}
+    yield (
+        "dispatch of 50 arrays of 4 elements",
+        lambda tree: jax.tree.map(lambda x: -x, tree),
+        (tree,),
+    )
 
 
 def seconds(function, args) -> float:
@@ -173,6 +245,8 @@ def main() -> None:
         *reduction_cases(sizes),
         *contraction_cases(arguments.quick),
         *training_cases(),
+        *network_cases(),
+        *dispatch_cases(),
     ]
     rows = {}
     for name, function, args in cases:
