@@ -17,16 +17,14 @@ from jax.extend.mlir import ir
 
 from repjax.primitives.interpret import PREFIX
 
-#: Operations that are exact on canonical values, of whatever type, and those around them.
-EXACT = frozenset(
-    "stablehlo." + name
-    for name in (
-        "abs all_gather all_to_all after_all bitcast_convert broadcast broadcast_in_dim case clamp "
-        "collective_permute compare composite concatenate constant dynamic_slice "
-        "dynamic_update_slice gather if iota is_finite maximum minimum optimization_barrier pad "
-        "partition_id reshape return reverse select sign slice sort transpose tuple while"
-    ).split()
+_EXACT = (
+    "abs all_gather all_to_all after_all bitcast_convert broadcast broadcast_in_dim case clamp "
+    "collective_permute compare composite concatenate constant dynamic_slice "
+    "dynamic_update_slice gather if iota is_finite maximum minimum optimization_barrier pad "
+    "partition_id reshape return reverse select sign slice sort transpose tuple while"
 )
+#: Operations that are exact on canonical values, of whatever type, and those around them.
+EXACT = frozenset("stablehlo." + name for name in _EXACT.split())
 _DIALECTS = ("builtin.", "func.", "sdy.")
 
 
