@@ -17,13 +17,13 @@ from jax.extend.mlir import ir
 
 from repjax.primitives.interpret import PREFIX
 
+#: Operations that are exact on canonical values, of whatever type, and those around them.
 _EXACT = (
     "abs all_gather all_to_all after_all bitcast_convert broadcast broadcast_in_dim case clamp "
     "collective_permute compare composite concatenate constant dynamic_slice "
     "dynamic_update_slice gather if iota is_finite maximum minimum optimization_barrier pad "
     "partition_id reshape return reverse select sign slice sort transpose tuple while"
 )
-#: Operations that are exact on canonical values, of whatever type, and those around them.
 EXACT = frozenset("stablehlo." + name for name in _EXACT.split())
 _DIALECTS = ("builtin.", "func.", "sdy.")
 
@@ -117,7 +117,10 @@ def _types(operation) -> list[ir.Type]:
 def _is_exact(operation) -> bool:
     if operation.name in EXACT or operation.name.startswith(_DIALECTS):
         return True
-    return not any(map(_is_inexact, _types(operation)))
+    types = _types(operation)
+    if operation.name == "stablehlo.convert" and types[0] == types[1]:  # between weak types
+        return True
+    return not any(map(_is_inexact, types))
 
 
 def _is_inexact(kind: ir.Type) -> bool:
