@@ -1,6 +1,6 @@
 """How long repjax takes, as a ratio to plain JAX in the same run.
 
-    python benchmarks/cpu.py [--quick] [--only PREFIX] [--output benchmarks/results/NAME]
+    python benchmarks/cpu.py [--quick] [--only PREFIX ...] [--output benchmarks/results/NAME]
 
 Plain JAX and repjax run the same compiled function alternately; each figure is the minimum
 over the repetitions, which is what a quiet machine would show.  Prints a Markdown table and,
@@ -235,7 +235,7 @@ def table(rows: dict[str, dict[str, float]], info: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, few repetitions")
-    parser.add_argument("--only", default="", help="run the cases whose name starts so")
+    parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
     parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and OUTPUT.json")
     arguments = parser.parse_args()
 
@@ -250,7 +250,7 @@ def main() -> None:
     ]
     rows = {}
     for name, function, args in cases:
-        if name.startswith(arguments.only):
+        if name.startswith(tuple(arguments.only)):
             rows[name] = measure(function, args, 5 if arguments.quick else 50)
             print(f"{name}: {rows[name]['ratio']:.2f}", flush=True)
     info = environment()
