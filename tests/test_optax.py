@@ -283,7 +283,7 @@ LOSSES = {
     ),
     "generalized_kl_divergence": lambda x: optax.losses.generalized_kl_divergence(x, TARGETS),
     "hinge_loss": lambda x: optax.hinge_loss(x, SIGNS),
-    "huber_loss": lambda x: optax.huber_loss(x, TARGETS, 0.3),
+    "huber_loss": lambda x: optax.huber_loss(x, TARGETS, delta=0.3),
     "kl_divergence": lambda x: optax.kl_divergence(x, TARGETS),
     "kl_divergence_with_log_targets": lambda x: optax.losses.kl_divergence_with_log_targets(
         x, -TARGETS
@@ -302,7 +302,7 @@ LOSSES = {
     "ranking_softmax_loss": lambda x: optax.losses.ranking_softmax_loss(x, TARGETS),
     "safe_softmax_cross_entropy": lambda x: optax.safe_softmax_cross_entropy(x, TARGETS),
     "sigmoid_binary_cross_entropy": lambda x: optax.sigmoid_binary_cross_entropy(x, TARGETS),
-    "sigmoid_focal_loss": lambda x: optax.sigmoid_focal_loss(x, TARGETS, 0.3),
+    "sigmoid_focal_loss": lambda x: optax.sigmoid_focal_loss(x, TARGETS, alpha=0.3),
     "smooth_labels": lambda x: optax.smooth_labels(x, 0.1),
     "softmax_cross_entropy": lambda x: optax.softmax_cross_entropy(x, TARGETS),
     "softmax_cross_entropy_with_integer_labels": lambda x: (
