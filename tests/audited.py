@@ -1,8 +1,10 @@
-"""Audit everything that JAX compiles while something runs."""
+"""Audit what JAX compiles while something runs, and compare what it would compile."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 
 from jax._src.interpreters import pxla
 
@@ -25,3 +27,14 @@ def audited():
         yield findings
     finally:
         pxla.lower_sharding_computation = lower
+
+
+def module_text(lowered) -> str:
+    """The StableHLO of a lowered program; two are equal if they differ in names alone."""
+    numbers = itertools.count()
+    names: dict[str, str] = {}
+
+    def number(match: re.Match) -> str:
+        return names.setdefault(match[0], f"@{next(numbers)}")
+
+    return re.sub(r"@\w+", number, re.sub(r"jax.result_info = \"[^\"]*\"", "", lowered.as_text()))

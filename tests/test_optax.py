@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import json
 import pathlib
-import re
 from collections.abc import Callable
 
 import jax
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from audited import module_text
 from bits import assert_same_bits
 from jax import lax
 from networks import labels, values
@@ -179,18 +179,13 @@ NAMES = _names()
 OPTIMIZERS = [n for n in NAMES if n not in MADE and not n.startswith(("scale_", "contrib.scale_"))]
 
 
-def text_and_module(lowered):
-    text = re.sub(r"@jit_\w+|jax.result_info = \"[^\"]*\"", "", lowered.as_text())
-    return text, lowered.compiler_ir("stablehlo")
-
-
 def assert_same_program(function, *arguments):
     """The switch and the decorator hand the compiler one program, all of it repjax's."""
-    expected, _ = text_and_module(repjax.reproducible(function, keep_unused=True).lower(*arguments))
+    decorated = repjax.reproducible(function, keep_unused=True).lower(*arguments)
     with repjax.enabled():
-        text, module = text_and_module(jax.jit(function, keep_unused=True).lower(*arguments))
-    assert text == expected
-    assert not audit_module(module)
+        switched = jax.jit(function, keep_unused=True).lower(*arguments)
+    assert module_text(decorated) == module_text(switched)
+    assert not audit_module(switched.compiler_ir("stablehlo"))
 
 
 @pytest.mark.parametrize("name", NAMES)
