@@ -15,6 +15,7 @@ import traceback
 
 import jax
 from jax.extend import source_info_util
+from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
@@ -37,6 +38,8 @@ def run(jaxpr, operands) -> list:
     """
     context = Context(differentiable=False, refusals=[])
     inner, consts = open_jaxpr(jaxpr)
+    # Versions of JAX differ in what they have removed by now.
+    inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     results = interpret(
         context, inner, [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
     )
