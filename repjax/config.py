@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 import jax
 from jax._src.interpreters import pxla
+from jax._src.random import core as random_core
 from jax.extend.core import Primitive
 from jax.extend.core import primitives as stock
 from jax.interpreters import ad, mlir
@@ -219,3 +220,28 @@ def _keep_value(primitive) -> None:
 
 for _primitive in (stock.reduce_prod_p, stock.cumprod_p, stock.scatter_p):
     _keep_value(_primitive)
+
+# --- samplers ---------------------------------------------------------------------------
+
+
+def _end_binomial() -> None:
+    """Make ``jax.random.binomial`` end for a probability of exactly 0 or 1.
+
+    JAX counts the geometric steps ``ceil(log(u) / log1p(-p))`` that fit into the trials.  For
+    p = 0 its quotient is inf, by a division by -0, which a canonical program does not have:
+    the loop would go on for ever.  While repjax is active, such elements are not in it.
+    """
+    stock_inversion = random_core._binomial_inversion
+
+    def inversion(key, count, probability, *args):
+        if not _contract_is_active(probability):
+            return stock_inversion(key, count, probability, *args)
+        never = probability == 0
+        count = jax.numpy.where(never, -1, count)
+        probability = jax.numpy.where(never, 0.5, probability)
+        return jax.numpy.where(never, 0, stock_inversion(key, count, probability, *args))
+
+    random_core._binomial_inversion = inversion
+
+
+_end_binomial()
