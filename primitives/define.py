@@ -51,6 +51,7 @@ def define(
     halves: Callable[..., Any] | None = canonical.guard,
     half_body: Callable[..., Any] | None = None,
     own_value: bool = False,
+    on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -69,6 +70,8 @@ def define(
       half_body: for these formats, the body, where that of float32 would round twice.
       own_value: whether the derivative of ``stock`` computes the result in another way than
         ``stock`` does.  The primitive's has the result of ``body`` either way.
+      on_cpu: called when lowering for CPU: a faster function with the bits of ``body``, or
+        None where this machine has none.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -94,17 +97,18 @@ def define(
         out = jax.eval_shape(functools.partial(stock, **params), *map(struct, avals))
         return pack([_type(x, avals) for x in out])
 
-    def lower(ctx, *args, **params):
-        function = body
+    def lower(ctx, *args, platform, **params):
+        function = (platform == "cpu" and on_cpu()) or body
         if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
-            function = _in_float32(half_body or body, ctx.avals_out, halves, pack)
+            function = _in_float32(half_body or function, ctx.avals_out, halves, pack)
         # A body knows nothing of shardings, which an explicit mesh would have in its types.
         ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
         with jax.enable_x64(True):
             return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 
     for platform in PLATFORMS:
-        mlir.register_lowering(primitive, lower, platform=platform, inline=False)
+        rule = functools.partial(lower, platform=platform)
+        mlir.register_lowering(primitive, rule, platform=platform, inline=False)
 
     def derivative(primals, tangents, **params):
         zero = [type(t) is ad.Zero for t in tangents]

@@ -11,7 +11,25 @@ import pytest
 import reference
 from jax import lax
 
-from repjax.primitives.contract import convolution, sequential
+from repjax.primitives.contract import convolution, native, sequential
+
+#: The algorithms: dot_general and conv_general_dilated, compiled by XLA or by the C++ kernel.
+BODIES = sequential.dot_general_body, convolution.conv_general_dilated_body
+KERNEL = native.dot_general, native.conv_general_dilated
+
+
+def implementations():
+    """Both of the bodies, then of the kernel with each of this machine's instruction sets."""
+    yield BODIES
+    in_use, _ = native.in_use()
+    try:
+        for name in native.instruction_sets():
+            native.choose(name)
+            yield KERNEL
+    finally:
+        if in_use:
+            native.choose(in_use)
+
 
 # --- data ------------------------------------------------------------------------------
 
@@ -160,8 +178,9 @@ def test_dot_general(case):
     for data in DATA.values():
         lhs, rhs = data(rng, lhs_shape), data(rng, rhs_shape)
         expected = reference.dot_general(lhs, rhs, dimension_numbers)
-        actual = run(sequential.dot_general_body, lhs, rhs, dimension_numbers=dimension_numbers)
-        assert_same_bits(actual, expected)
+        for dot_general, _ in implementations():
+            actual = run(dot_general, lhs, rhs, dimension_numbers=dimension_numbers)
+            assert_same_bits(actual, expected)
     lhs, rhs = _integers(rng, lhs_shape), _integers(rng, rhs_shape)
     stock = lax.dot_general(lhs, rhs, dimension_numbers, precision="highest")
     actual = run(sequential.dot_general_body, lhs, rhs, dimension_numbers=dimension_numbers)
@@ -171,15 +190,17 @@ def test_dot_general(case):
 MATRIX = (((1,), (0,)), ((), ()))
 
 
-def _matmul(lhs, rhs):
-    return run(sequential.dot_general_body, lhs, rhs, dimension_numbers=MATRIX)
+def _matmul(lhs, rhs, dot_general=sequential.dot_general_body):
+    return run(dot_general, lhs, rhs, dimension_numbers=MATRIX)
 
 
 @pytest.mark.parametrize("data", DATA)
 def test_long_chains(data):
     rng = np.random.default_rng(4)
     lhs, rhs = DATA[data](rng, (16, 500)), DATA[data](rng, (500, 33))
-    assert_same_bits(_matmul(lhs, rhs), reference.dot_general(lhs, rhs, MATRIX))
+    expected = reference.dot_general(lhs, rhs, MATRIX)
+    for dot_general, _ in implementations():
+        assert_same_bits(_matmul(lhs, rhs, dot_general), expected)
 
 
 def _flushing(a, b, s):
@@ -214,10 +235,11 @@ def test_mistakes_are_noticed(mistake):
     data, change = WRONG[mistake]
     rng = np.random.default_rng(5)
     lhs, rhs = DATA[data](rng, (20, 60)), DATA[data](rng, (60, 30))
-    actual = _matmul(lhs, rhs)
-    assert_same_bits(actual, reference.dot_general(lhs, rhs, MATRIX))
     wrong = reference.dot_general(lhs, rhs, MATRIX, **change)
-    assert (reference.bits(actual) != reference.bits(wrong)).any()
+    for dot_general, _ in implementations():
+        actual = _matmul(lhs, rhs, dot_general)
+        assert_same_bits(actual, reference.dot_general(lhs, rhs, MATRIX))
+        assert (reference.bits(actual) != reference.bits(wrong)).any()
 
 
 def test_rows_do_not_depend_on_their_batch():
@@ -320,9 +342,8 @@ def _equations(function, *operands):
     return found
 
 
-def _with_gradients(case):
-    """The equation of a case and those of its two gradients."""
-    *shapes, parameters = CONVOLUTIONS[case]
+def with_gradients(*shapes, **parameters):
+    """The equation of a convolution and those of its two gradients."""
     lhs, rhs = (np.zeros(shape, np.float32) for shape in shapes)
 
     def gradients(lhs, rhs, cotangent):
@@ -340,15 +361,16 @@ def _with_gradients(case):
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolution_and_its_gradients(case):
     rng = np.random.default_rng(8)
-    body = convolution.conv_general_dilated_body
-    for *shapes, parameters in _with_gradients(case):
+    for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
         for data in DATA.values():
             lhs, rhs = (data(rng, shape) for shape in shapes)
             expected = reference.conv_general_dilated(lhs, rhs, **parameters)
-            assert_same_bits(run(body, lhs, rhs, **parameters), expected)
+            for _, convolve in implementations():
+                assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
         lhs, rhs = (_integers(rng, shape) for shape in shapes)
         stock = lax.conv_general_dilated(lhs, rhs, precision="highest", **parameters)
-        np.testing.assert_array_equal(run(body, lhs, rhs, **parameters), stock)
+        for _, convolve in implementations():
+            np.testing.assert_array_equal(run(convolve, lhs, rhs, **parameters), stock)
 
 
 @pytest.mark.parametrize("mistake", WRONG)
@@ -357,23 +379,25 @@ def test_mistakes_in_convolutions_are_noticed(mistake):
     rng = np.random.default_rng(9)
     lhs, rhs = DATA[data](rng, (2, 3, 9, 9)), DATA[data](rng, (6, 3, 4, 4))
     (*_, parameters) = _equations(lambda x, y: _stock(x, y, {}), lhs, rhs)[0]
-    actual = run(convolution.conv_general_dilated_body, lhs, rhs, **parameters)
     wrong = reference.conv_general_dilated(lhs, rhs, **parameters, **change)
-    assert (reference.bits(actual) != reference.bits(wrong)).any()
+    for _, convolve in implementations():
+        actual = run(convolve, lhs, rhs, **parameters)
+        assert (reference.bits(actual) != reference.bits(wrong)).any()
 
 
 def test_padding_takes_part():
     """0 * inf at the border is NaN, as if the zeros were stored."""
     lhs, rhs = np.ones((1, 1, 3), np.float32), np.float32([[[np.inf, 1, 1]]])
     (*_, parameters) = _equations(lambda x, y: _stock(x, y, {"padding": "SAME"}), lhs, rhs)[0]
-    out = run(convolution.conv_general_dilated_body, lhs, rhs, **parameters)
-    np.testing.assert_array_equal(out, [[[np.nan, np.inf, np.inf]]])
+    for _, convolve in implementations():
+        out = run(convolve, lhs, rhs, **parameters)
+        np.testing.assert_array_equal(out, [[[np.nan, np.inf, np.inf]]])
 
 
 @pytest.mark.parametrize("case", ["2d", "feature groups", "batch groups", "channels last"])
 def test_pieces_of_a_batch_change_nothing(case, monkeypatch):
     rng = np.random.default_rng(10)
-    *shapes, parameters = _with_gradients(case)[0]
+    *shapes, parameters = with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2])[0]
     lhs, rhs = (_normal(rng, shape) for shape in shapes)
     body = functools.partial(convolution.conv_general_dilated_body)
     whole = run(body, lhs, rhs, **parameters)

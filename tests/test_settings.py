@@ -18,16 +18,27 @@ from audited import audited
 from programs import PROGRAMS, golden
 
 import repjax
+from repjax.primitives.contract import native
 
 SCRIPT = pathlib.Path(__file__).with_name("programs.py")
 
 #: instruction set, CPUs, devices.
 SETTINGS = [("SSE4_2", 1, 1), ("AVX", 2, 8), ("AVX2", 1, 1), ("AVX512", 2, 8)]
+#: The kernel of contractions for each: what such a machine would have.
+KERNELS = {"SSE4_2": "off", "AVX": "PLAIN"}
 
 
 def _environment(isa: str, devices: int) -> dict[str, str]:
     flags = f"--xla_cpu_max_isa={isa} --xla_force_host_platform_device_count={devices}"
-    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    kernel = KERNELS.get(isa, isa)
+    if kernel not in native.instruction_sets():
+        kernel = "off"
+    return {
+        **os.environ,
+        "XLA_FLAGS": flags,
+        "JAX_PLATFORMS": "cpu",
+        "REPJAX_NATIVE": kernel,
+    }
 
 
 def _run(arguments: list[str], isa: str, devices: int = 1) -> str:

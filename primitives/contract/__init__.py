@@ -8,7 +8,7 @@ from jax import lax
 from jax.interpreters import batching
 
 from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
-from repjax.primitives.contract import convolution, ragged, sequential  # noqa: F401  (registers)
+from repjax.primitives.contract import convolution, native, ragged, sequential  # noqa: F401  (registers)
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, is_inexact, rule
 
@@ -43,12 +43,18 @@ def _ignoring_result_type(body):
     return contraction
 
 
-dot_general_p = define(
-    "dot_general", _ignoring_result_type(sequential.dot_general_body), lax.dot_general
+def _define(name, body, on_cpu, stock):
+    body, on_cpu = map(_ignoring_result_type, (body, on_cpu))
+    return define(name, body, stock, on_cpu=lambda: on_cpu if native.available() else None)
+
+
+dot_general_p = _define(
+    "dot_general", sequential.dot_general_body, native.dot_general, lax.dot_general
 )
-conv_general_dilated_p = define(
+conv_general_dilated_p = _define(
     "conv_general_dilated",
-    _ignoring_result_type(convolution.conv_general_dilated_body),
+    convolution.conv_general_dilated_body,
+    native.conv_general_dilated,
     lax.conv_general_dilated,
 )
 _CONVOLUTION_PARAMS = (

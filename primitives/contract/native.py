@@ -1,0 +1,303 @@
+"""The C++ kernel for contractions on CPU: optional, with the bits of the bodies.
+
+``native/contract.cc`` is compiled when the package is installed with a C++ compiler at
+hand, and called through XLA's FFI.  Without it, the bodies are compiled by XLA: the same
+bits, many times slower.  The environment variable ``REPJAX_NATIVE`` says which is used:
+``off``, or one of this machine's instruction sets (``AVX512``, ``AVX2``, ``NEON``,
+``PLAIN``); by default the best one that has fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import pathlib
+import sysconfig
+
+import jax
+import numpy as np
+from jax import lax
+
+from repjax.primitives.contract.sequential import check_float32
+from repjax.primitives.reduce.window import output_size, pad_dilated
+
+_TARGET = "repjax_contract"
+_LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+# Emulated fused multiply-adds: XLA's code for the bodies is faster.
+_SLOW = "PLAIN"
+
+
+@functools.cache
+def _load() -> ctypes.CDLL | str:
+    """The kernel, registered with XLA, or why there is none."""
+    if not _LIBRARY.exists():
+        return "it was not compiled when repjax was installed"
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(library.repjax_contract), "cpu")
+    except Exception as error:  # whatever is wrong with it, there are the bodies
+        return f"it cannot be loaded: {error}"
+    library.repjax_instruction_set.restype = ctypes.c_char_p
+    library.repjax_instruction_set.argtypes = library.repjax_choose.argtypes = [ctypes.c_int64]
+    return library
+
+
+def instruction_sets() -> list[str]:
+    """Those of this machine that the kernel can use, the best first."""
+    library = _load()
+    if isinstance(library, str):
+        return []
+    names = map(library.repjax_instruction_set, itertools.count())
+    return [name.decode() for name in itertools.takewhile(lambda name: name, names)]
+
+
+def choose(name: str) -> None:
+    """Use another instruction set, from now on and in all threads; no bits change."""
+    _load().repjax_choose(instruction_sets().index(name))
+
+
+@functools.cache
+def in_use() -> tuple[str | None, str]:
+    """The instruction set that is used, or None and why the kernel is not.
+
+    Raises:
+      ValueError: ``REPJAX_NATIVE`` names no instruction set of this machine.
+    """
+    wanted = os.environ.get("REPJAX_NATIVE", "")
+    if wanted == "off":
+        return None, "REPJAX_NATIVE is off"
+    library, names = _load(), instruction_sets()
+    if wanted and wanted not in names:
+        reason = f"; {library}" if isinstance(library, str) else ""
+        raise ValueError(
+            f"REPJAX_NATIVE: expected {' or '.join(('off', *names))}, received {wanted!r}{reason}"
+        )
+    if isinstance(library, str):
+        return None, library
+    if not wanted and names[0] == _SLOW:
+        return None, "this processor has no fused multiply-add"
+    choose(wanted or names[0])
+    return wanted or names[0], ""
+
+
+def available() -> bool:
+    return in_use()[0] is not None
+
+
+def _strides(shape) -> list[int]:
+    """Row-major, in elements."""
+    return [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+
+
+def _problem(g=(), m=(), n=(), k=(), offsets=(0, 0, 0)) -> list[int]:
+    """``out[g, m, n]`` = the chain over k of ``lhs[g, m, k] * rhs[g, k, n]``, for the kernel.
+
+    Of each of the four dimensions, the axes: row-major, tuples of the size and the strides in
+    lhs, rhs and out.  ``offsets`` are those of the first elements in the three.
+    """
+    axes = [(i, *axis) for i, dims in enumerate((g, m, n, k)) for axis in dims]
+    return [*offsets, len(axes), *itertools.chain(*axes)]
+
+
+def _call(lhs, rhs, shape, *problems):
+    """The array of ``shape`` that the problems fill, by the kernel."""
+    if 0 in shape:
+        return lax.full(shape, 0, np.float32)
+    call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct(shape, np.float32))
+    return call(lhs, rhs, problems=np.asarray([*itertools.chain(*problems)], np.int64))
+
+
+def dot_general(lhs, rhs, *, dimension_numbers):
+    """:func:`~repjax.primitives.contract.sequential.dot_general_body` by the kernel."""
+    check_float32("dot_general", lhs, rhs)
+    contracting, batch = dimension_numbers
+    free = [
+        [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
+        for i, x in enumerate((lhs, rhs))
+    ]
+    shape = [lhs.shape[d] for d in (*batch[0], *free[0])] + [rhs.shape[d] for d in free[1]]
+    in_lhs, in_rhs, in_out = map(_strides, (lhs.shape, rhs.shape, shape))
+    out = iter(in_out)
+    problem = _problem(
+        g=[(lhs.shape[i], in_lhs[i], in_rhs[j], next(out)) for i, j in zip(*batch, strict=True)],
+        m=[(lhs.shape[i], in_lhs[i], 0, next(out)) for i in free[0]],
+        n=[(rhs.shape[j], 0, in_rhs[j], next(out)) for j in free[1]],
+        k=[(lhs.shape[i], in_lhs[i], in_rhs[j], 0) for i, j in zip(*contracting, strict=True)],
+    )
+    return _call(lhs, rhs, shape, problem)
+
+
+def conv_general_dilated(
+    lhs,
+    rhs,
+    *,
+    window_strides,
+    padding,
+    lhs_dilation,
+    rhs_dilation,
+    dimension_numbers,
+    feature_group_count,
+    batch_group_count,
+):
+    """:func:`~repjax.primitives.contract.convolution.conv_general_dilated_body` by the kernel.
+
+    The patches are not made: their elements are those of the padded ``lhs``, by its strides.
+    Nor are the holes of ``lhs_dilation``, which gradients of strided convolutions have: where
+    ``rhs`` is finite, a step ``fma(0, rhs, s)`` is none.
+    """
+    check_float32("conv_general_dilated", lhs, rhs)
+    parameters = {
+        "rhs_dilation": rhs_dilation,
+        "dimension_numbers": dimension_numbers,
+        "feature_group_count": feature_group_count,
+        "batch_group_count": batch_group_count,
+    }
+    dilated = any(dilation > 1 for dilation in lhs_dilation)
+
+    def with_holes(lhs, rhs):
+        rank = range(lhs.ndim - 2)
+        if dilated:
+            pads, dilations = [(0, 0)] * lhs.ndim, [1] * lhs.ndim
+            for d, *dims in zip(dimension_numbers[0][2:], padding, lhs_dilation, strict=True):
+                pads[d], dilations[d] = dims
+            lhs = pad_dilated(lhs, 0, pads, dilations)
+        pads = [(0, 0) for _ in rank] if dilated else padding
+        return _convolution(lhs, rhs, window_strides, pads, [1 for _ in rank], **parameters)
+
+    def without_holes(lhs, rhs):
+        return _convolution(lhs, rhs, window_strides, padding, lhs_dilation, **parameters)
+
+    if not dilated or any(
+        dilation > 1 and stride > 1
+        for dilation, stride in zip(lhs_dilation, window_strides, strict=True)
+    ):
+        return with_holes(lhs, rhs)
+    return lax.cond(jax.numpy.isfinite(rhs).all(), without_holes, with_holes, lhs, rhs)
+
+
+@dataclasses.dataclass
+class _Outputs:
+    """Outputs ``first + step * u``, and the taps of the window that meet elements of lhs.
+
+    Output u and tap v, ``first_tap + tap_step * v``, meet at ``start + stride * u + dilation * v``.
+    """
+
+    first: int
+    step: int
+    size: int
+    first_tap: int
+    tap_step: int
+    taps: int
+    start: int
+    stride: int
+    dilation: int
+
+
+def _phases(outputs, window, stride, padding, lhs_dilation, rhs_dilation) -> list[_Outputs]:
+    """All outputs along an axis, by their position between the elements of a dilated lhs."""
+    common = math.gcd(lhs_dilation, rhs_dilation)
+    phases = []
+    for first in range(min(lhs_dilation, outputs)):
+        position = [first * stride + tap * rhs_dilation - padding for tap in range(window)]
+        met = [tap for tap in range(window) if position[tap] % lhs_dilation == 0]
+        phases.append(
+            _Outputs(
+                first,
+                lhs_dilation,
+                -(-(outputs - first) // lhs_dilation),
+                met[0] if met else 0,
+                lhs_dilation // common,
+                len(met),
+                position[met[0]] // lhs_dilation if met else 0,
+                stride,
+                rhs_dilation // common,
+            )
+        )
+    return phases
+
+
+def _convolution(
+    lhs,
+    rhs,
+    window_strides,
+    padding,
+    lhs_dilation,
+    *,
+    rhs_dilation,
+    dimension_numbers,
+    feature_group_count,
+    batch_group_count,
+):
+    """A convolution without the steps at the holes; lhs_dilation or window_strides are 1."""
+    lhs_spec, rhs_spec, out_spec = dimension_numbers
+    groups = feature_group_count * batch_group_count  # one of the two is 1
+    batch = lhs.shape[lhs_spec[0]] // batch_group_count
+    features = rhs.shape[rhs_spec[1]]
+    outs = rhs.shape[rhs_spec[0]] // groups
+    shape = [0] * lhs.ndim
+    shape[out_spec[0]], shape[out_spec[1]] = batch, outs * groups
+
+    spatial, pads = [], [(0, 0, 0)] * lhs.ndim
+    for d, o, window, *numbers in zip(
+        lhs_spec[2:],
+        out_spec[2:],
+        [rhs.shape[j] for j in rhs_spec[2:]],
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        strict=True,
+    ):
+        stride, (low, high), dilation, window_dilation = numbers
+        size = low + high + max(0, (lhs.shape[d] - 1) * dilation + 1)
+        shape[o] = output_size(size, window, stride, window_dilation)
+        phases = _phases(shape[o], window, stride, low, dilation, window_dilation)
+        spatial.append(phases)
+        if 0 in (window, shape[o]):
+            continue
+        reach = [
+            (p.start, p.start + (p.size - 1) * p.stride + (p.taps - 1) * p.dilation)
+            for p in phases
+            if p.taps
+        ]
+        before = max(0, -min(first for first, _ in reach)) if reach else 0
+        after = max(0, max(last for _, last in reach) + 1 - lhs.shape[d]) if reach else 0
+        pads[d] = (before, after, 0)
+    if any(any(pad) for pad in pads):
+        lhs = lax.pad(lhs, np.float32(0), pads)
+
+    in_lhs, in_rhs, in_out = map(_strides, (lhs.shape, rhs.shape, shape))
+    of_group = (
+        batch * in_lhs[lhs_spec[0]] if batch_group_count > 1 else features * in_lhs[lhs_spec[1]]
+    )
+    group = (groups, of_group, outs * in_rhs[rhs_spec[0]], outs * in_out[out_spec[1]])
+    axes = list(zip(lhs_spec[2:], rhs_spec[2:], out_spec[2:], strict=True))
+
+    def problem(phases):
+        at = list(zip(axes, phases, strict=True))
+        return _problem(
+            offsets=(
+                sum((p.start + pads[i][0]) * in_lhs[i] for (i, _, _), p in at if p.taps),
+                sum(p.first_tap * in_rhs[j] for (_, j, _), p in at),
+                sum(p.first * in_out[o] for (_, _, o), p in at),
+            ),
+            g=[group],
+            m=[
+                (batch, in_lhs[lhs_spec[0]], 0, in_out[out_spec[0]]),
+                *((p.size, p.stride * in_lhs[i], 0, p.step * in_out[o]) for (i, _, o), p in at),
+            ],
+            n=[(outs, 0, in_rhs[rhs_spec[0]], in_out[out_spec[1]])],
+            k=[
+                (features, in_lhs[lhs_spec[1]], in_rhs[rhs_spec[1]], 0),
+                *(
+                    (p.taps, p.dilation * in_lhs[i], p.tap_step * in_rhs[j], 0)
+                    for (i, j, _), p in at
+                ),
+            ],
+        )
+
+    return _call(lhs, rhs, shape, *map(problem, itertools.product(*spatial)))

@@ -1,0 +1,43 @@
+"""``repjax.info``: what runs here."""
+
+from __future__ import annotations
+
+import platform
+
+import flax
+import jax
+import jaxlib
+import optax
+
+from repjax._version import __version__
+from repjax.config import state
+from repjax.primitives import CONTRACT_VERSION
+from repjax.primitives.contract import native
+from repjax.primitives.interpret import default_accumulation
+
+
+def info() -> dict[str, str]:
+    """What runs here, for reports: versions, devices, options, and the code of contractions.
+
+    None of it changes bits, but for the contract's version and the options.  The entry
+    ``"cpu contractions"`` is the instruction set of the compiled kernel, or says why XLA's
+    code is used, which is many times slower.
+
+    Raises:
+      ValueError: the environment variable ``REPJAX_NATIVE`` is wrong.
+    """
+    instruction_set, reason = native.in_use()
+    kernel = f"compiled kernel, {instruction_set}" if instruction_set else f"XLA: {reason}"
+    return {
+        "repjax": __version__,
+        "contract": str(CONTRACT_VERSION),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "devices": ", ".join(sorted({d.device_kind for d in jax.devices()})),
+        "repjax_enable": str(state().enabled),
+        "repjax_accumulation": default_accumulation.value,
+        "cpu contractions": kernel,
+    }

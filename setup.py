@@ -1,0 +1,24 @@
+"""The optional C++ kernel; everything else is in pyproject.toml."""
+
+import importlib.util
+import pathlib
+
+from setuptools import Extension, setup
+
+# The headers of XLA's FFI.  Without them, or a compiler, repjax is installed without the kernel.
+jaxlib = importlib.util.find_spec("jaxlib")
+headers = [f"-isystem{pathlib.Path(jaxlib.origin).parent / 'include'}"] if jaxlib else []
+folder = "primitives/contract/native"
+
+setup(
+    ext_modules=[
+        Extension(
+            "repjax.primitives.contract._native",
+            [f"{folder}/contract.cc"],
+            depends=[f"{folder}/chains.h"],
+            extra_compile_args=[*headers, "-g0", "-O3", "-std=c++17", "-ffp-contract=off"],
+            extra_link_args=["-static-libstdc++", "-static-libgcc"],
+            optional=True,
+        )
+    ]
+)

@@ -1,0 +1,129 @@
+"""The C++ kernel of contractions: its blocks and threads change nothing, and it is optional.
+
+That it computes what the contract says, with each instruction set, is in test_contract.py.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from test_contract import (
+    BODIES,
+    DATA,
+    MATRIX,
+    assert_same_bits,
+    implementations,
+    run,
+    with_gradients,
+)
+
+import repjax
+from repjax.primitives.contract import native
+
+needs_kernel = pytest.mark.skipif(
+    not native.instruction_sets(), reason="the kernel was not compiled: no C++ compiler here"
+)
+
+# Around the sizes of tiles (up to 12 by 64), of packed panels, and of blocks (256 terms, 512
+# columns), and large enough for several threads.
+MATRICES = [
+    (1, 1000, 3),
+    (3, 1000, 1),
+    (12, 256, 64),
+    (13, 257, 65),
+    (97, 300, 515),
+    (700, 5, 9),
+    (9, 5, 1100),
+    (23, 511, 47),
+    (128, 64, 128),
+    (37, 1030, 130),
+]
+#: Of A[m, k] and B[k, n], which are stored transposed.
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+@needs_kernel
+@pytest.mark.parametrize("shape", MATRICES)
+def test_blocks(shape):
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    for data in ("normal", "underflowing", "ties", "any_bits"):
+        lhs, rhs = DATA[data](rng, (m, k)), DATA[data](rng, (k, n))
+        expected = run(BODIES[0], lhs, rhs, dimension_numbers=MATRIX)
+        for dot_general, _ in implementations():
+            for flip_lhs, flip_rhs in LAYOUTS:
+                numbers = (((1 - flip_lhs,), (0 + flip_rhs,)), ((), ()))
+                stored = lhs.T if flip_lhs else lhs, rhs.T if flip_rhs else rhs
+                actual = run(dot_general, *stored, dimension_numbers=numbers)
+                assert_same_bits(actual, expected)
+
+
+@needs_kernel
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])
+def test_blocks_of_convolutions(layout, stride):
+    """The gradients of strided ones have holes, which meet finite and other numbers."""
+    rng = np.random.default_rng(stride)
+    sizes = {"N": 3, "C": 5, "O": 70, "I": 5}
+    shapes = [
+        tuple({**sizes, "H": height, "W": width}[c] for c in spec)
+        for spec, height, width in zip(layout[:2], (19, 3), (14, 4), strict=True)
+    ]
+    options = {"dimension_numbers": layout, "window_strides": (stride,) * 2, "padding": "SAME"}
+    for *operands, parameters in with_gradients(*shapes, **options):
+        for data in ("normal", "underflowing", "any_bits"):
+            lhs, rhs = (DATA[data](rng, shape) for shape in operands)
+            expected = run(BODIES[1], lhs, rhs, **parameters)
+            for _, convolve in implementations():
+                assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
+
+
+@needs_kernel
+def test_the_primitives_use_it():
+    x = np.ones((3, 3), np.float32)
+    text = jax.jit(repjax.reproducible(lambda x: x @ x)).lower(x).as_text()
+    assert ("@repjax_contract" in text) == native.available()
+
+
+@pytest.fixture
+def loading(monkeypatch):
+    """The kernel is loaded again, from a changed place and with a changed environment."""
+
+    def clear():
+        native._load.cache_clear()
+        native.in_use.cache_clear()
+
+    clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    clear()
+    native.in_use()
+
+
+def test_without_a_compiled_kernel(loading, tmp_path):
+    loading.setattr(native, "_LIBRARY", tmp_path / "nothing")
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    assert native.in_use() == (None, "it was not compiled when repjax was installed")
+    assert not native.available()
+    assert repjax.info()["cpu contractions"].startswith("XLA: it was not compiled")
+
+
+def test_a_broken_kernel(loading, tmp_path):
+    path = tmp_path / "_native.so"
+    path.write_bytes(b"\x7fELF, cut short")
+    loading.setattr(native, "_LIBRARY", path)
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    assert native.in_use()[1].startswith("it cannot be loaded: ")
+    assert not native.available()
+
+
+def test_switched_off(loading):
+    loading.setenv("REPJAX_NATIVE", "off")
+    assert repjax.info()["cpu contractions"] == "XLA: REPJAX_NATIVE is off"
+
+
+def test_unknown_instruction_set(loading):
+    loading.setenv("REPJAX_NATIVE", "AVX1024")
+    with pytest.raises(ValueError, match=r"expected off.*, received 'AVX1024'"):
+        native.in_use()
