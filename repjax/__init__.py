@@ -20,8 +20,8 @@ from repjax import numpy as numpy
 from repjax import optim as optim
 from repjax._version import __version__ as __version__
 from repjax.config import enabled as enabled
-from repjax.information import info as info
 from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
 from repjax.primitives.interpret import RefusedError as RefusedError
 from repjax.reproducible import reproducible as reproducible
 from repjax.verify.digest import digest as digest
+from repjax.verify.information import info as info
