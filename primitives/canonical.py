@@ -172,6 +172,23 @@ def to_float32_odd(y):
     return to_float32(to_odd(y))
 
 
+def power_of_two(exponent):
+    """2.0**exponent as float64, for an int64 array of normal exponents."""
+    return from_bits((exponent + 1023) << 52, np.float64)
+
+
+def from_integers(total, exponent):
+    """``total * 2**exponent`` rounded to float32 once, canonical; two int64 arrays.
+
+    ``total * 2**exponent`` is to be a normal number of float64, or zero.
+    """
+    # To float64 in two exact halves, rounded to odd, so that float32 rounds the exact integer.
+    half = np.int64(1 << 31)
+    high = to_float64(lax.shift_right_arithmetic(total, np.int64(31)))
+    sums = two_sum(high * np.float64(half), to_float64(total & (half - 1)))
+    return to_float32(guard(guard(round_to_odd(*sums)) * power_of_two(exponent)))
+
+
 # On the bits, because not every CPU has instructions for float16, nor XLA's code a substitute,
 # and because hardware rounds subnormals or flushes them.
 

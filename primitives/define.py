@@ -59,8 +59,8 @@ def define(
       name: the name without the prefix.
       body: ``body(*arrays, **params) -> array``, the algorithm, on canonical arrays.
       stock: the ``jax.lax`` function it makes reproducible, called as ``body`` is, except
-        that it does not take ``accumulation``.  Its shape, derivative, transposition and
-        batching rules become the primitive's.
+        that it takes neither ``accumulation`` nor ``contraction``.  Its shape, derivative,
+        transposition and batching rules become the primitive's.
       jvp: the derivative as a fixed graph, ``jvp(tangents, result, *arrays, **params)``
         with None for a zero tangent, built of repjax primitives; needed where ``stock``
         is not differentiated into the graph the contract states.
@@ -165,10 +165,10 @@ def _in_float32(body, results, ending, pack):
 
 
 def _as_list(stock, multiple_results: bool):
-    """``stock`` without the parameter ``accumulation``, which it has not, returning a list."""
+    """``stock`` without the orders of sums, which are no parameters of it, returning a list."""
 
-    def function(*args, accumulation=None, **params):
-        del accumulation
+    def function(*args, accumulation=None, contraction=None, **params):
+        del accumulation, contraction
         results = stock(*args, **params)
         return list(results) if multiple_results else [results]
 
@@ -182,8 +182,9 @@ def _zero_tangent(x) -> ad.Zero:
 def _interpret(function, params, *operands) -> list[Any]:
     """Trace ``function`` on the operands' types and interpret the jaxpr reproducibly."""
     context = Context()
-    if "accumulation" in params:
-        context.accumulation = params["accumulation"]
+    for order in ("accumulation", "contraction"):
+        if order in params:
+            setattr(context, order, params[order])
     return interpret_function(context, function, operands)
 
 

@@ -17,16 +17,19 @@ listed in :mod:`repjax.primitives.exact`.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import Literal
 
-ACCUMULATIONS = ("pairwise", "sequential")
+#: The orders of sums and those of matrix products and convolutions; the first is the default.
+ACCUMULATIONS = ("pairwise", "sequential", "order_independent")
+CONTRACTIONS = ("sequential", "order_independent")
 
 #: Primitives of repjax itself carry this prefix; they are already reproducible.
 PREFIX = "repjax_"
@@ -36,8 +39,9 @@ class RefusedError(NotImplementedError):
     """An operation that has no reproducible form.  Nothing falls back silently."""
 
 
-#: The order of sums where nothing says otherwise; part of the key of JAX's caches.
+#: The orders where nothing says otherwise; part of the key of JAX's caches.
 default_accumulation = jax.make_user_context(ACCUMULATIONS[0])
+default_contraction = jax.make_user_context(CONTRACTIONS[0])
 
 
 @dataclasses.dataclass
@@ -47,6 +51,7 @@ class Context:
     Attributes:
       accumulation: the order of sums (``docs/numerics.md``) where the equation does
         not say.
+      contraction: likewise for matrix products and convolutions.
       differentiable: whether the result may still be differentiated, so that custom
         derivatives must be kept.
       equations: the equations being interpreted, outermost first.
@@ -57,6 +62,7 @@ class Context:
     """
 
     accumulation: str = dataclasses.field(default_factory=lambda: default_accumulation.value)
+    contraction: str = dataclasses.field(default_factory=lambda: default_contraction.value)
     differentiable: bool = True
     equations: tuple[Any, ...] = ()
     sizes: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
@@ -122,13 +128,32 @@ def program(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-def check_accumulation(accumulation: str) -> str:
-    if accumulation not in ACCUMULATIONS:
+def _check(name: str, value: str, expected: Sequence[str]) -> str:
+    if value not in expected:
         raise ValueError(
-            f"accumulation: expected one of {', '.join(ACCUMULATIONS)}; received "
-            f"{accumulation!r}; see docs/numerics.md for what each means"
+            f"{name}: expected one of {', '.join(expected)}; received {value!r}; see "
+            "docs/numerics.md for what each means"
         )
-    return accumulation
+    return value
+
+
+def check_accumulation(accumulation: str) -> str:
+    return _check("accumulation", accumulation, ACCUMULATIONS)
+
+
+def check_contraction(contraction: str) -> str:
+    return _check("contraction", contraction, CONTRACTIONS)
+
+
+@contextlib.contextmanager
+def orders(accumulation: str | None = None, contraction: str | None = None) -> Iterator[None]:
+    """Within the block, other default orders; None leaves one as it is."""
+    with contextlib.ExitStack() as stack:
+        if accumulation is not None:
+            stack.enter_context(default_accumulation(check_accumulation(accumulation)))
+        if contraction is not None:
+            stack.enter_context(default_contraction(check_contraction(contraction)))
+        yield
 
 
 def is_inexact(aval) -> bool:

@@ -60,11 +60,6 @@ def _gather_like(updates, operand, indices, numbers, fill_value=0, **options):
     return lax.gather(operand, indices, gather_numbers, sizes, fill_value=fill_value, **options)
 
 
-def _power_of_two(exponent):
-    """2.0**exponent as float64, for an int64 array of normal exponents."""
-    return canonical.from_bits((exponent + 1023) << 52, np.float64)
-
-
 def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options):
     """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
     if 0 in updates.shape:
@@ -87,7 +82,9 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
 
     # E - t, from the exponent field of float32, whose bias is 127.
     grid = lax.convert_element_type(lax.min(high, np.int32(0xFE)), np.int64) - (127 + t)
-    scale = _power_of_two(-_gather_like(updates, grid, indices, dimension_numbers, **options))
+    scale = canonical.power_of_two(
+        -_gather_like(updates, grid, indices, dimension_numbers, **options)
+    )
     finite_updates = lax.select(finite, updates, lax.full_like(updates, 0))
     steps = lax.round(
         canonical.to_float64(finite_updates) * scale, lax.RoundingMethod.TO_NEAREST_EVEN
@@ -99,13 +96,7 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
         dimension_numbers,
         **options,
     )
-    # To float64 in two exact halves, rounded to odd, so that float32 rounds the exact sum.
-    half = np.int64(1 << 31)
-    high_half = canonical.to_float64(lax.shift_right_arithmetic(total, np.int64(31)))
-    sums = canonical.two_sum(high_half * np.float64(half), canonical.to_float64(total & (half - 1)))
-    exact = canonical.guard(canonical.round_to_odd(*sums))
-    result = canonical.to_float32(canonical.guard(exact * _power_of_two(grid)))
-
+    result = canonical.from_integers(total, grid)
     infinity = lax.full_like(result, np.inf)
     result = lax.select(high == _INFINITE, infinity, result)
     result = lax.select(low == 1, -infinity, result)

@@ -2,7 +2,10 @@
 
 ==========================  ==============================================================
 ``repjax_enable``           whether every program that JAX compiles is made reproducible
-``repjax_accumulation``     the default order of sums: ``"pairwise"`` or ``"sequential"``
+``repjax_accumulation``     the default order of sums: ``"pairwise"``, ``"sequential"`` or
+                            ``"order_independent"``
+``repjax_contraction``      that of matrix products and convolutions: ``"sequential"`` or
+                            ``"order_independent"``
 ==========================  ==============================================================
 
 Set them with ``jax.config.update(name, value)`` for the process, or for a block and the
@@ -32,7 +35,14 @@ from jax.interpreters import ad, mlir
 from repjax import rewrite
 from repjax.primitives.arithmetic import FORMATS
 from repjax.primitives.elementary import DERIVATIVES
-from repjax.primitives.interpret import RefusedError, check_accumulation, default_accumulation
+from repjax.primitives.interpret import (
+    RefusedError,
+    check_accumulation,
+    check_contraction,
+    default_accumulation,
+    default_contraction,
+    orders,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +62,9 @@ def state() -> State:
 
 
 @contextlib.contextmanager
-def enabled(value: bool = True, *, accumulation: str | None = None) -> Iterator[None]:
+def enabled(
+    value: bool = True, *, accumulation: str | None = None, contraction: str | None = None
+) -> Iterator[None]:
     """Within the block, and on this thread, everything JAX compiles is reproducible.
 
     ``with repjax.enabled(False):`` switches a global ``repjax_enable`` off for the block.
@@ -61,11 +73,9 @@ def enabled(value: bool = True, *, accumulation: str | None = None) -> Iterator[
       RuntimeError: if this version of JAX does not let the switch work (canaries).
     """
     new = dataclasses.replace(state(), enabled=_check_bool("enabled", value))
-    if accumulation is None:
-        accumulation = default_accumulation.value
     if value:
         install()
-    with _state(new), default_accumulation(check_accumulation(accumulation)):
+    with _state(new), orders(accumulation, contraction):
         yield
 
 
@@ -119,9 +129,16 @@ _add_option(
 _add_option(
     "repjax_accumulation",
     str,
-    "The default order of sums: pairwise or sequential.",
+    "The default order of sums: pairwise, sequential or order_independent.",
     lambda: default_accumulation.value,
     lambda value: default_accumulation.set_global(check_accumulation(value)),
+)
+_add_option(
+    "repjax_contraction",
+    str,
+    "The default order of contractions: sequential or order_independent.",
+    lambda: default_contraction.value,
+    lambda value: default_contraction.set_global(check_contraction(value)),
 )
 
 # --- the hook -------------------------------------------------------------------------

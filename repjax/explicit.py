@@ -15,13 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.interpret import Context, check_accumulation, interpret_closed
+from repjax.primitives.interpret import (
+    Context,
+    check_accumulation,
+    check_contraction,
+    interpret_closed,
+    orders,
+)
 from repjax.rules import match_types
 from repjax.tracing import trace
 
 
 def explicit(
-    function: Callable[..., Any], *, accumulation: str | None = None
+    function: Callable[..., Any],
+    *,
+    accumulation: str | None = None,
+    contraction: str | None = None,
 ) -> Callable[..., Any]:
     """A reproducible, differentiable twin of a function of arrays.
 
@@ -29,14 +38,15 @@ def explicit(
     """
     if accumulation is not None:
         check_accumulation(accumulation)
+    if contraction is not None:
+        check_contraction(contraction)
 
     @functools.wraps(function)
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs)
         operands = [canonicalize(x) for x in operands]
-        context = Context()
-        if accumulation is not None:
-            context.accumulation = accumulation
+        with orders(accumulation, contraction):
+            context = Context()
         results = interpret_closed(context, jaxpr, operands)
         results = match_types([canonicalize(x) for x in results], jaxpr.out_avals)
         return rebuild(results)

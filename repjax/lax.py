@@ -3,7 +3,8 @@
 Every function here is the ``jax.lax`` function of that name, with each of its operations
 in its correctly rounded or fixed-order form (``docs/numerics.md``); its derivatives too.
 Float operands are float32.  Functions that contain a sum take one more keyword,
-``accumulation``, which overrides the option ``repjax_accumulation``.
+``accumulation``, which overrides the option ``repjax_accumulation``, or ``repjax_contraction``
+for matrix products and convolutions.
 
 Functions of ``jax.lax`` that compute nothing in floating point (``reshape``, ``select``,
 ``fori_loop``, ``scan``, ...) need no reproducible form: use them as they are.
@@ -30,13 +31,14 @@ from repjax.primitives.elementary import log10_p as _log10_p
 _NOTE = "\n\n    Reproducible form of ``jax.lax.{name}``; see ``docs/numerics.md``.\n\n    {text}"
 _SUM = (
     "Args beyond those of ``jax.lax``:\n"
-    "      accumulation: the order of the sum, ``'pairwise'`` or ``'sequential'``; the default\n"
-    "        is the option ``repjax_accumulation``.\n"
+    "      accumulation: the order of the sum, ``'pairwise'``, ``'sequential'`` or\n"
+    "        ``'order_independent'``; the default is the option ``repjax_accumulation``.\n"
 )
 _CONTRACTION = (
     "Args beyond those of ``jax.lax``:\n"
-    "      accumulation: ``'sequential'``, the one order there is: one accumulator per output,\n"
-    "        one fused multiply-add per term, k ascending from +0.\n"
+    "      accumulation: ``'sequential'``, one accumulator per output, one fused multiply-add\n"
+    "        per term, k ascending from +0; or ``'order_independent'``, exact sums of integers\n"
+    "        on common grids; the default is the option ``repjax_contraction``.\n"
 )
 
 
@@ -70,18 +72,13 @@ def _sum(name: str) -> Callable[..., Any]:
 
 
 def _contraction(name: str) -> Callable[..., Any]:
-    reproducible = _explicit(getattr(_stock, name))
+    stock = getattr(_stock, name)
 
-    @functools.wraps(reproducible)
-    def twin(*args, accumulation: str = "sequential", **kwargs):
-        if accumulation != "sequential":
-            raise ValueError(
-                f"{name}: expected accumulation='sequential', received {accumulation!r}; "
-                "it is the only order of contractions in this version"
-            )
-        return reproducible(*args, **kwargs)
+    @functools.wraps(stock)
+    def twin(*args, accumulation: str | None = None, **kwargs):
+        return _explicit(stock, contraction=accumulation)(*args, **kwargs)
 
-    return _show_accumulation(_documented(twin, name, _CONTRACTION), "sequential")
+    return _show_accumulation(_documented(twin, name, _CONTRACTION), None)
 
 
 add = _plain("add")

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from repjax import rewrite
-from repjax.primitives.interpret import check_accumulation, default_accumulation
+from repjax.primitives.interpret import check_accumulation, check_contraction, orders
 from repjax.tracing import trace
 
 _DIFFERENTIATED = (
@@ -20,7 +20,11 @@ _DIFFERENTIATED = (
 
 
 def reproducible(
-    fn: Callable[..., Any] | None = None, *, accumulation: str | None = None, **jit_options: Any
+    fn: Callable[..., Any] | None = None,
+    *,
+    accumulation: str | None = None,
+    contraction: str | None = None,
+    **jit_options: Any,
 ) -> Callable[..., Any]:
     """Make a function of arrays reproducible: the same bits everywhere.
 
@@ -38,8 +42,10 @@ def reproducible(
 
     Args:
       fn: the function; without it, a decorator is returned.
-      accumulation: the order of sums, ``"pairwise"`` or ``"sequential"``; the default is the
-        option ``repjax_accumulation``.
+      accumulation: the order of sums, ``"pairwise"``, ``"sequential"`` or
+        ``"order_independent"``; the default is the option ``repjax_accumulation``.
+      contraction: the order of matrix products and convolutions, ``"sequential"`` or
+        ``"order_independent"``; the default is the option ``repjax_contraction``.
       **jit_options: passed to ``jax.jit``: ``static_argnums``, ``static_argnames``,
         ``donate_argnums``, ``donate_argnames``, ``inline``.
 
@@ -53,9 +59,13 @@ def reproducible(
       TypeError: when the result is differentiated.
     """
     if fn is None:
-        return functools.partial(reproducible, accumulation=accumulation, **jit_options)
+        return functools.partial(
+            reproducible, accumulation=accumulation, contraction=contraction, **jit_options
+        )
     if accumulation is not None:
         check_accumulation(accumulation)
+    if contraction is not None:
+        check_contraction(contraction)
 
     @functools.wraps(fn)
     def program(*args, **kwargs):
@@ -63,8 +73,7 @@ def reproducible(
 
         @jax.custom_jvp
         def sealed(*arrays):
-            order = default_accumulation.value if accumulation is None else accumulation
-            with default_accumulation(order):
+            with orders(accumulation, contraction):
                 return rewrite.run(jaxpr, arrays)
 
         @sealed.defjvp

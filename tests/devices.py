@@ -7,6 +7,7 @@ Needs XLA_FLAGS=--xla_force_host_platform_device_count=8.
 
 from __future__ import annotations
 
+import functools
 import json
 
 import jax
@@ -128,7 +129,22 @@ def sharded(mesh):
         return jax.jit(lambda x, w: jax.nn.softmax(local(x, w), axis=0).sum(0))(*arrays(mesh))
 
 
+def split_terms(mesh):
+    """A product and a sum whose terms are spread over the devices, each with a part of them."""
+
+    @functools.partial(
+        repjax.reproducible, accumulation="order_independent", contraction="order_independent"
+    )
+    def program(x, y):
+        return x.T @ y, x.sum(0)
+
+    y = np.exp(X[:, :3])
+    over_rows = NamedSharding(mesh, P("i")) if mesh else None
+    return program(jax.device_put(X, over_rows), jax.device_put(y, over_rows))
+
+
 def programs():
+    yield "split terms", split_terms(MESHES["Auto"]), split_terms(None)
     for kind, mesh in MESHES.items():
         for name in COLLECTIVES:
             yield f"{name}, {kind}", collective(name, mesh), collective_without(name)

@@ -137,6 +137,30 @@ def contractions():
     }
 
 
+def order_independent():
+    a, b = patterns(40 * 600, 60).reshape(40, 600), values((600, 30), 61)
+    images, kernel = values((3, 11, 10, 4), 62), values((3, 3, 4, 6), 63)
+
+    def convolution(images, kernel):
+        return repjax.lax.conv_general_dilated(
+            images,
+            kernel,
+            (2, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            accumulation="order_independent",
+        )
+
+    out, pullback = jax.vjp(convolution, images, kernel)
+    return {
+        "sum": repjax.lax.reduce_sum(a, (1,), accumulation="order_independent"),
+        "large": repjax.lax.dot(a, b, accumulation="order_independent"),
+        "finite": repjax.lax.dot(b.T, b, accumulation="order_independent"),
+        "conv": out,
+        "conv_gradients": pullback(values(out.shape, 64)),
+    }
+
+
 def pooling():
     images = values((2, 9, 8, 3), 13)
 
@@ -325,6 +349,11 @@ def train_sgd_sharded():
     )
 
 
+def train_order_independent():
+    with repjax.enabled(accumulation="order_independent", contraction="order_independent"):
+        return _train(jax.jit, optimizer=_momentum())
+
+
 def train_one_step():
     return _train(repjax.reproducible, optimizer=_momentum(), steps=1)
 
@@ -387,6 +416,7 @@ PROGRAMS = {
         gamma_functions,
         reductions,
         contractions,
+        order_independent,
         pooling,
         samplers,
         halves,
@@ -397,6 +427,7 @@ PROGRAMS = {
         train_sgd_switch,
         train_sgd_explicit,
         train_sgd_sharded,
+        train_order_independent,
         train_one_step,
         train_one_step_eager,
         scanned,

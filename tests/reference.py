@@ -43,17 +43,21 @@ def add(a, b):
 def fma_exact(a, b, c) -> np.float32:
     """``a*b + c`` of three finite float32 numbers, rounded to binary32, by rational numbers.
 
-    Subnormal results are kept.  The sign of a zero is positive.
+    Subnormal results are kept.
     """
-    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    return rounded(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
+
+
+def rounded(exact: Fraction) -> np.float32:
+    """The nearest binary32 number, of two the even one.  The sign of a zero is positive."""
     size = abs(exact)
     if size <= Fraction(2) ** -150:  # a tie with zero goes to zero, the even one
         return np.float32(0)
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
     exponent -= size < Fraction(2) ** exponent  # now 2**exponent <= size
     ulp = Fraction(2) ** (max(exponent, -126) - 23)
-    rounded = round(size / ulp) * ulp  # Fraction rounds half to even
-    result = math.inf if rounded >= 2**128 else float(rounded)
+    nearest = round(size / ulp) * ulp  # Fraction rounds half to even
+    result = math.inf if nearest >= 2**128 else float(nearest)
     return np.float32(math.copysign(result, exact))
 
 
@@ -168,6 +172,89 @@ def conv_general_dilated(
             positions = order(np.ndindex(features, *window))
             out[:, o] = chain((term(o, k) for k in positions), (batch, *spatial), step)
     return out.transpose([out_spec.index(d) for d in range(out.ndim)])
+
+
+# --- order-independent -----------------------------------------------------------------
+
+
+def _exponent(x) -> int | None:
+    """E with ``2**E <= |x| < 2**(E + 1)``, None of zero."""
+    return math.frexp(x)[1] - 1 if x else None
+
+
+def _most(exponents) -> int:
+    return max((e for e in exponents if e is not None), default=0)
+
+
+def order_independent_sum(xs) -> np.float32:
+    """Of finite numbers."""
+    t = min(38, 61 - (len(xs) - 1).bit_length())
+    unit = Fraction(2) ** (_most(map(_exponent, xs)) - t)
+    return guard(rounded(sum(round(Fraction(float(x)) / unit) for x in xs) * unit))
+
+
+def order_independent_dot(a, b, bits=22):
+    """``a[m, k] @ b[k, n]`` of finite numbers, on the grids of the contract."""
+    (m, k), n = a.shape, b.shape[1]
+    t = min(bits, (62 - (k - 1).bit_length()) // 2)
+    in_a = [[_exponent(x) for x in row] for row in a]
+    in_b = [[_exponent(x) for x in row] for row in b]
+    used = [any(e is not None for e in row) for row in in_b]
+    s = [_most(row) for row in in_b]
+    out = np.zeros((m, n), np.float32)
+    columns = []
+    for j in range(n):
+        f = _most(e[j] - s[i] for i, e in enumerate(in_b) if e[j] is not None)
+        scale = [Fraction(2) ** (t - 1 - s[i] - f) for i in range(k)]
+        columns.append((f, [round(Fraction(float(b[i, j])) * scale[i]) for i in range(k)]))
+    for row in range(m):
+        e = _most(x + s[i] for i, x in enumerate(in_a[row]) if used[i] and x is not None)
+        scale = [Fraction(2) ** (s[i] + t - 1 - e) for i in range(k)]
+        alpha = [round(Fraction(float(a[row, i])) * scale[i]) * used[i] for i in range(k)]
+        for j, (f, beta) in enumerate(columns):
+            total = sum(x * y for x, y in zip(alpha, beta, strict=True))
+            out[row, j] = guard(rounded(total * Fraction(2) ** (e + f + 2 - 2 * t)))
+    return out
+
+
+def order_independent_convolution(x, w, strides):
+    """A convolution ``[batch, features, ...]`` with ``[outs, features, ...]``, no padding.
+
+    All windows of an element of the batch are one row, and all weights of an output feature
+    one column, with one s for an input feature.
+    """
+    terms = math.prod(w.shape[1:])
+    t = min(22, (62 - (terms - 1).bit_length()) // 2)
+    s = [_most(map(_exponent, w[:, c].ravel())) for c in range(w.shape[1])]
+    used = [bool(w[:, c].any()) for c in range(w.shape[1])]
+
+    def on_grid(v, sign):
+        """Integers on the grid of v[features, ...], whose features are scaled by s, and it."""
+        scaled = (
+            _exponent(value) + sign * s[c]
+            for c in range(len(s))
+            for value in v[c].ravel()
+            if used[c] and value
+        )
+        e = _most(scaled)
+        units = [Fraction(2) ** (t - 1 - e + sign * s[c]) * used[c] for c in range(len(s))]
+        rows = [[round(Fraction(float(y)) * u) for y in v[c].ravel()] for c, u in enumerate(units)]
+        return np.array(rows, object).reshape(v.shape), e
+
+    window = w.shape[2:]
+    spatial = output_sizes(x.shape[2:], window, strides, (1,) * len(window))
+    out = np.zeros((x.shape[0], w.shape[0], *spatial), np.float32)
+    weights = [on_grid(v, -1) for v in w]
+    for image, v in enumerate(x):
+        alpha, e = on_grid(v, 1)
+        for o, (beta, f) in enumerate(weights):
+            for at in np.ndindex(*spatial):
+                part = [
+                    slice(i * d, i * d + n) for i, d, n in zip(at, strides, window, strict=True)
+                ]
+                total = int((alpha[(slice(None), *part)] * beta).sum())
+                out[(image, o, *at)] = guard(rounded(total * Fraction(2) ** (e + f + 2 - 2 * t)))
+    return out
 
 
 # --- windows ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Contractions: matrix products and convolutions in a stated order."""
+"""Contractions: matrix products and convolutions, in a stated order or independent of any."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from jax import lax
 from jax.interpreters import batching
 
 from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
-from repjax.primitives.contract import convolution, native, ragged, sequential  # noqa: F401  (registers)
+from repjax.primitives.contract import (
+    convolution,
+    native,
+    order_independent,
+    ragged,  # noqa: F401  (registers)
+    sequential,
+)
 from repjax.primitives.define import define
-from repjax.primitives.interpret import RefusedError, is_inexact, rule
+from repjax.primitives.interpret import RefusedError, check_contraction, is_inexact, rule
 
 
 def _fma_jvp(tangents, result, a, b, c):
@@ -33,29 +39,40 @@ fma_p = define(
 batching.defbroadcasting(fma_p)
 
 
-def _ignoring_result_type(body):
-    """The body, which computes in float32 whatever ``preferred_element_type``: that is its type."""
+def _in_order(bodies):
+    """One body of several, by the parameter ``contraction``; all of them compute in float32."""
 
-    def contraction(lhs, rhs, *, preferred_element_type, **params):
-        del preferred_element_type
-        return body(lhs, rhs, **params)
+    def contraction_body(lhs, rhs, *, contraction, preferred_element_type, **params):
+        del preferred_element_type  # the result is rounded to it afterwards
+        return bodies[contraction](lhs, rhs, **params)
 
-    return contraction
+    return contraction_body
 
 
-def _define(name, body, on_cpu, stock):
-    body, on_cpu = map(_ignoring_result_type, (body, on_cpu))
-    return define(name, body, stock, on_cpu=lambda: on_cpu if native.available() else None)
+def _define(name, stock, bodies, on_cpu):
+    fast = _in_order({**bodies, **on_cpu})
+    return define(
+        name, _in_order(bodies), stock, on_cpu=lambda: fast if native.available() else None
+    )
 
 
 dot_general_p = _define(
-    "dot_general", sequential.dot_general_body, native.dot_general, lax.dot_general
+    "dot_general",
+    lax.dot_general,
+    {
+        "sequential": sequential.dot_general_body,
+        "order_independent": order_independent.dot_general_body,
+    },
+    {"sequential": native.dot_general},
 )
 conv_general_dilated_p = _define(
     "conv_general_dilated",
-    convolution.conv_general_dilated_body,
-    native.conv_general_dilated,
     lax.conv_general_dilated,
+    {
+        "sequential": convolution.conv_general_dilated_body,
+        "order_independent": order_independent.conv_general_dilated_body,
+    },
+    {"sequential": native.conv_general_dilated},
 )
 _CONVOLUTION_PARAMS = (
     "window_strides",
@@ -84,7 +101,8 @@ def _bind(primitive, keep):
             x if is_inexact(jax.typeof(x)) else convert_p.bind(x, new_dtype=FORMATS[0])
             for x in operands
         ]
-        return primitive.bind(*floats, preferred_element_type=wanted, **kept)
+        order = check_contraction(context.contraction)
+        return primitive.bind(*floats, contraction=order, preferred_element_type=wanted, **kept)
 
     return contraction
 

@@ -61,7 +61,8 @@ def _sequential(combine, x, axis):
     return lax.transpose(rows, [*range(1, axis + 1), 0, *range(axis + 1, x.ndim)])
 
 
-_ORDERS = {"pairwise": prefixes, "sequential": _sequential}
+# Prefixes depend on the order of the elements in any case.
+_ORDERS = {"pairwise": prefixes, "sequential": _sequential, "order_independent": prefixes}
 
 
 def _in_direction(function, x, axis, reverse):

@@ -7,9 +7,11 @@ x[0..n); then
 * ``pairwise``: x is padded with +0 to the next power of two, and halved by
   ``x[:h] + x[h:]`` until one element is left (Higham 1993, "The accuracy of floating
   point summation": error O(log n) ulp);
-* ``sequential``: s = x[0]; s = s + x[k], k ascending.
+* ``sequential``: s = x[0]; s = s + x[k], k ascending;
+* ``order_independent``: the elements are rounded to a common grid and added as integers, which
+  is exact in any order, and the sum is rounded once.
 
-Each addition is rounded to float32 and made canonical.  The sum over no elements is +0.
+Otherwise, each addition is rounded to float32 and made canonical.  The sum over no elements is +0.
 Products are the same with multiplication; an element without a partner stays as it is.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
@@ -69,7 +72,46 @@ def sequential(combine, xs, axis):
     return lax.fori_loop(1, n, lambda k, total: combine(total, at(k)), at(0))
 
 
-ORDERS = {"pairwise": pairwise, "sequential": sequential}
+#: Bits of the grid of ``order_independent`` sums below the largest element, at most.
+_PRECISION = 38
+
+
+def _order_independent(x, axis):
+    """The ``order_independent`` sum over one axis, which must not be empty."""
+    t = min(_PRECISION, 61 - (x.shape[axis] - 1).bit_length())
+    field = lax.shift_right_logical(canonical.bits(x) & 0x7FFFFFFF, np.int32(23))
+    finite = field < 0xFF
+    largest = lax.reduce_max(lax.select(finite, field, lax.full_like(field, 0)), (axis,))
+    grid = lax.convert_element_type(largest, np.int64) - (127 + t)
+    scale = lax.expand_dims(canonical.power_of_two(-grid), (axis,))
+    steps = canonical.to_float64(lax.select(finite, x, lax.full_like(x, 0))) * scale
+    steps = lax.round(steps, lax.RoundingMethod.TO_NEAREST_EVEN)
+    total = lax.reduce_sum(lax.convert_element_type(steps, np.int64), (axis,))
+    result = canonical.from_integers(total, grid)
+
+    def anywhere(condition):
+        return lax.reduce_or(condition, (axis,))
+
+    positive, nan = canonical.bits(x) > 0, canonical.is_nan(x)
+    above, below = anywhere(~finite & ~nan & positive), anywhere(~finite & ~nan & ~positive)
+    result = lax.select(above, lax.full_like(result, np.inf), result)
+    result = lax.select(below, lax.full_like(result, -np.inf), result)
+    nan = anywhere(nan) | (above & below)
+    return lax.select(nan, lax.full_like(result, np.nan), result)
+
+
+def order_independent(combine, xs, axis):
+    """The ``order_independent`` sum, as :func:`pairwise`; of what is no sum, ``pairwise``."""
+    if combine is add:
+        return [_order_independent(*xs, axis)]
+    return pairwise(combine, xs, axis)
+
+
+ORDERS = {
+    "pairwise": pairwise,
+    "sequential": sequential,
+    "order_independent": order_independent,
+}
 
 
 def add(x, y):

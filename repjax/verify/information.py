@@ -13,7 +13,7 @@ from repjax._version import __version__
 from repjax.config import state
 from repjax.primitives import CONTRACT_VERSION
 from repjax.primitives.contract import native
-from repjax.primitives.interpret import default_accumulation
+from repjax.primitives.interpret import default_accumulation, default_contraction
 
 
 def info() -> dict[str, str]:
@@ -39,5 +39,6 @@ def info() -> dict[str, str]:
         "devices": ", ".join(sorted({d.device_kind for d in jax.devices()})),
         "repjax_enable": str(state().enabled),
         "repjax_accumulation": default_accumulation.value,
+        "repjax_contraction": default_contraction.value,
         "cpu contractions": kernel,
     }
