@@ -8,6 +8,7 @@ from setuptools import Extension, setup
 # The headers of XLA's FFI.  Without them, or a compiler, repjax is installed without the kernel.
 jaxlib = importlib.util.find_spec("jaxlib")
 headers = [f"-isystem{pathlib.Path(jaxlib.origin).parent / 'include'}"] if jaxlib else []
+options = ["-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi"]
 folder = "primitives/contract/native"
 
 setup(
@@ -15,8 +16,15 @@ setup(
         Extension(
             "repjax.primitives.contract._native",
             [f"{folder}/contract.cc"],
-            depends=[f"{folder}/chains.h"],
-            extra_compile_args=[*headers, "-g0", "-O3", "-std=c++17", "-ffp-contract=off"],
+            depends=[f"{folder}/{name}.h" for name in ("chains", "floats", "integers")],
+            extra_compile_args=[
+                *headers,
+                "-g0",
+                "-O3",
+                "-Wno-psabi",
+                "-std=c++17",
+                "-ffp-contract=off",
+            ],
             extra_link_args=["-static-libstdc++", "-static-libgcc"],
             optional=True,
         )

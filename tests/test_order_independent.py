@@ -11,9 +11,18 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from test_contract import CONVOLUTIONS, DATA, DOTS, assert_same_bits
+from test_contract import (
+    CONVOLUTIONS,
+    DATA,
+    DOTS,
+    MATRIX,
+    assert_same_bits,
+    run,
+    with_gradients,
+)
 
 import repjax
+from repjax.primitives.contract import native, order_independent
 
 ANY_ORDER = {"accumulation": "order_independent", "contraction": "order_independent"}
 
@@ -108,6 +117,28 @@ def test_sum(data):
         x = _finite(DATA[data](rng, (n, 3)))
         expected = [reference.order_independent_sum(column) for column in x.T]
         assert_same_bits(total(x), np.array(expected))
+
+
+@pytest.mark.skipif(not native.instruction_sets(), reason="the kernel was not compiled")
+@pytest.mark.parametrize("data", ["normal", "underflowing", "any_bits"])
+def test_the_kernel_has_the_bits_of_the_bodies(data):
+    rng = np.random.default_rng(8)
+    sets = native.instruction_sets()
+    for m, k, n in ((13, 1030, 67), (70, 300, 35), (1, 129, 1)):
+        operands = DATA[data](rng, (m, k)), DATA[data](rng, (k, n))
+        expected = run(order_independent.dot_general_body, *operands, dimension_numbers=MATRIX)
+        for name in sets:
+            native.choose(name)
+            actual = run(native.order_independent_dot_general, *operands, dimension_numbers=MATRIX)
+            assert_same_bits(actual, expected)
+    for case in ("batch groups", "feature groups", "all of these", "same, strided"):
+        *shapes, options = CONVOLUTIONS[case]
+        for *sizes, parameters in with_gradients(*shapes, **options):
+            operands = [DATA[data](rng, shape) for shape in sizes]
+            expected = run(order_independent.conv_general_dilated_body, *operands, **parameters)
+            actual = run(native.order_independent_convolution, *operands, **parameters)
+            assert_same_bits(actual, expected)
+    native.choose(native.in_use()[0] or sets[0])
 
 
 SPECIAL = np.float32([0, 1, -2, np.inf, -np.inf, np.nan])

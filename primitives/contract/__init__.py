@@ -63,7 +63,10 @@ dot_general_p = _define(
         "sequential": sequential.dot_general_body,
         "order_independent": order_independent.dot_general_body,
     },
-    {"sequential": native.dot_general},
+    {
+        "sequential": native.dot_general,
+        "order_independent": native.order_independent_dot_general,
+    },
 )
 conv_general_dilated_p = _define(
     "conv_general_dilated",
@@ -72,7 +75,10 @@ conv_general_dilated_p = _define(
         "sequential": convolution.conv_general_dilated_body,
         "order_independent": order_independent.conv_general_dilated_body,
     },
-    {"sequential": native.conv_general_dilated},
+    {
+        "sequential": native.conv_general_dilated,
+        "order_independent": native.order_independent_convolution,
+    },
 )
 _CONVOLUTION_PARAMS = (
     "window_strides",

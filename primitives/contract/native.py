@@ -22,10 +22,15 @@ import jax
 import numpy as np
 from jax import lax
 
+from repjax.primitives.contract import order_independent
 from repjax.primitives.contract.sequential import check_float32
 from repjax.primitives.reduce.window import output_size, pad_dilated
 
-_TARGET = "repjax_contract"
+#: The operands' type, the result's and the name of the FFI call.
+_TARGETS = {
+    np.dtype(np.float32): (np.float32, "repjax_contract"),
+    np.dtype(np.float64): (np.int64, "repjax_contract_integers"),
+}
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 # Emulated fused multiply-adds: XLA's code for the bodies is faster.
 _SLOW = "PLAIN"
@@ -38,7 +43,8 @@ def _load() -> ctypes.CDLL | str:
         return "it was not compiled when repjax was installed"
     try:
         library = ctypes.CDLL(str(_LIBRARY))
-        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(library.repjax_contract), "cpu")
+        for _, name in _TARGETS.values():
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), "cpu")
     except Exception as error:  # whatever is wrong with it, there are the bodies
         return f"it cannot be loaded: {error}"
     library.repjax_instruction_set.restype = ctypes.c_char_p
@@ -104,16 +110,54 @@ def _problem(g=(), m=(), n=(), k=(), offsets=(0, 0, 0)) -> list[int]:
 
 
 def _call(lhs, rhs, shape, *problems):
-    """The array of ``shape`` that the problems fill, by the kernel."""
+    """The array of ``shape`` that the problems fill, by the kernel.
+
+    For operands of float32, chains of fused multiply-adds in float32; for integers in float64,
+    exact sums in int64.
+    """
+    dtype, target = _TARGETS[lhs.dtype]
     if 0 in shape:
-        return lax.full(shape, 0, np.float32)
-    call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct(shape, np.float32))
+        return lax.full(shape, 0, dtype)
+    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(shape, dtype))
     return call(lhs, rhs, problems=np.asarray([*itertools.chain(*problems)], np.int64))
 
 
 def dot_general(lhs, rhs, *, dimension_numbers):
     """:func:`~repjax.primitives.contract.sequential.dot_general_body` by the kernel."""
     check_float32("dot_general", lhs, rhs)
+    return _dot_general(lhs, rhs, dimension_numbers)
+
+
+def order_independent_dot_general(lhs, rhs, *, dimension_numbers):
+    """``order_independent.dot_general_body`` with its sums by the kernel."""
+    return order_independent.dot_general_body(
+        lhs, rhs, dimension_numbers=dimension_numbers, exact_dot=_dot_general
+    )
+
+
+def order_independent_convolution(lhs, rhs, **parameters):
+    """``order_independent.conv_general_dilated_body`` with its sums by the kernel."""
+
+    def exact_convolution(lhs, rhs, strides, dilation, groups):
+        rank = lhs.ndim - 2
+        return _convolution(
+            lhs,
+            rhs,
+            strides,
+            [(0, 0)] * rank,
+            [1] * rank,
+            rhs_dilation=dilation,
+            dimension_numbers=(tuple(range(rank + 2)),) * 3,
+            feature_group_count=groups,
+            batch_group_count=1,
+        )
+
+    return order_independent.conv_general_dilated_body(
+        lhs, rhs, **parameters, exact_convolution=exact_convolution
+    )
+
+
+def _dot_general(lhs, rhs, dimension_numbers):
     contracting, batch = dimension_numbers
     free = [
         [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
@@ -268,7 +312,7 @@ def _convolution(
         after = max(0, max(last for _, last in reach) + 1 - lhs.shape[d]) if reach else 0
         pads[d] = (before, after, 0)
     if any(any(pad) for pad in pads):
-        lhs = lax.pad(lhs, np.float32(0), pads)
+        lhs = lax.pad(lhs, np.zeros((), lhs.dtype), pads)
 
     in_lhs, in_rhs, in_out = map(_strides, (lhs.shape, rhs.shape, shape))
     of_group = (

@@ -52,11 +52,14 @@ def _exponents(x):
     return lax.select(field == 0, lax.full_like(field, _NONE), field - 127)
 
 
-def _largest(exponents, axes, keep: bool = True):
-    """The largest exponent over some axes, 0 if there are only zeros."""
-    most = lax.reduce_max(exponents, axes)
-    most = lax.select(most < _NONE // 2, lax.full_like(most, 0), most)
-    return lax.expand_dims(most, axes) if keep else most
+def _or_zero(exponents):
+    """0 for the exponents of what has only zeros."""
+    return lax.select(exponents < _NONE // 2, lax.full_like(exponents, 0), exponents)
+
+
+def _largest(exponents, axes):
+    """The largest exponent over some axes, which are kept; 0 if there are only zeros."""
+    return lax.expand_dims(_or_zero(lax.reduce_max(exponents, axes)), axes)
 
 
 def _round(x, exponent):
@@ -97,8 +100,10 @@ def _all(*conditions):
     return lax.bitwise_and(*results)
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers):
+def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
+
+    ``exact_dot(lhs, rhs, dimension_numbers)`` may give the int64 sums of integers in float64.
 
     Raises:
       TypeError: an operand is not float32.
@@ -109,60 +114,72 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
         [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
         for i, x in enumerate((lhs, rhs))
     ]
-    batch_shape = [lhs.shape[d] for d in batch[0]]
-    shapes = [[x.shape[d] for d in free[i]] for i, x in enumerate((lhs, rhs))]
-    shape = [*batch_shape, *shapes[0], *shapes[1]]
-    g, m, n = math.prod(batch_shape), math.prod(shapes[0]), math.prod(shapes[1])
-    k = math.prod(lhs.shape[d] for d in contracting[0])
-    if 0 in (g, m, n, k):
+    shape = [lhs.shape[d] for d in (*batch[0], *free[0])] + [rhs.shape[d] for d in free[1]]
+    terms = math.prod(lhs.shape[d] for d in contracting[0])
+    if 0 in (*shape, terms):
         return lax.full(shape, 0, np.float32)
-    lhs = lax.reshape(lax.transpose(lhs, [*batch[0], *free[0], *contracting[0]]), [g, m, k])
-    rhs = lax.reshape(lax.transpose(rhs, [*batch[1], *free[1], *contracting[1]]), [g, n, k])
-    return lax.reshape(_products(lhs, rhs), shape)
-
-
-def _products(lhs, rhs):
-    """``out[g, m, n]`` = the order-independent sum of ``lhs[g, m, k] * rhs[g, n, k]``."""
-    k = lhs.shape[2]
-    t = _grid_bits(k)
+    t = _grid_bits(terms)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
-    s = _largest(in_b, (1,))
-    # A term with a zero has no exponent.
-    in_s = lax.reduce_max(in_b, (1,))
-    unused = lax.broadcast_in_dim(lax.expand_dims(in_s, (1,)), a.shape, range(3)) < _NONE // 2
+
+    # Exponents have the axes of the batch, and then those of the terms or the free ones.
+    def largest(exponents, i, dims):
+        kept = [d for d in range(exponents.ndim) if d not in dims]
+        order = [kept.index(d) for d in (*batch[i], *contracting[i], *free[i]) if d in kept]
+        return lax.transpose(lax.reduce_max(exponents, dims), order)
+
+    s = largest(in_b, 1, free[1])
+    unused = s < _NONE // 2
+    s = _or_zero(s)
+    left, right = ([*batch[i], *contracting[i]] for i in range(2))
+    s_lhs, s_rhs = (lax.broadcast_in_dim(s, x.shape, d) for x, d in ((a, left), (b, right)))
+    unused = lax.broadcast_in_dim(unused, a.shape, left)
     in_a = lax.select(unused, lax.full_like(in_a, _NONE), in_a)
-    e = _largest(in_a + s, (2,))
-    f = _largest(in_b - s, (2,))
+    e = _or_zero(largest(in_a + s_lhs, 0, contracting[0]))
+    f = _or_zero(largest(in_b - s_rhs, 1, contracting[1]))
+    e_lhs = lax.broadcast_in_dim(e, a.shape, [*batch[0], *free[0]])
+    f_rhs = lax.broadcast_in_dim(f, b.shape, [*batch[1], *free[1]])
     alpha = lax.select(unused, lax.full_like(a, 0), a)
-    alpha = _round(alpha, s + (t - 1) - e)
-    beta = _round(b, (t - 1) - s - f)
+    alpha = _round(alpha, s_lhs + (t - 1) - e_lhs)
+    beta = _round(b, (t - 1) - s_rhs - f_rhs)
 
-    # So many terms have an exact sum in float64.
-    block = 1 << max(0, _EXACT - 2 * t)
-    exponent = lax.add(
-        lax.broadcast_in_dim(e, (*e.shape[:2], f.shape[1]), range(3)),
-        lax.broadcast_in_dim(lax.squeeze(f, (2,)), (*e.shape[:2], f.shape[1]), (0, 2)),
-    )
-    exponent = lax.convert_element_type(exponent, np.int64) + (2 - 2 * t)
-    if k <= block:
-        total = _dot(alpha, beta)
-        result = canonical.to_float32(
-            canonical.guard(canonical.guard(total) * canonical.power_of_two(exponent))
-        )
-    else:
-        total = lax.convert_element_type(_dot(alpha[:, :, :block], beta[:, :, :block]), np.int64)
-        for start in range(block, k, block):
-            part = _dot(alpha[:, :, start : start + block], beta[:, :, start : start + block])
-            total = total + lax.convert_element_type(part, np.int64)
-        result = canonical.from_integers(total, exponent)
-    return _with_infinities(_dot, lhs, rhs, _all(left_finite, right_finite), result)
+    rank = len(batch[0])
+    behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
+    exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
+    exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
+    total = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers)
+    result = canonical.from_integers(total, lax.convert_element_type(exponent, np.int64))
+
+    def dot(lhs, rhs):
+        return lax.dot_general(lhs, rhs, dimension_numbers)
+
+    return _with_infinities(dot, lhs, rhs, _all(left_finite, right_finite), result)
 
 
-def _dot(lhs, rhs):
-    """Float64 ``out[g, m, n]``, the sums over k of ``lhs[g, m, k] * rhs[g, n, k]``."""
-    return lax.dot_general(lhs, rhs, (((2,), (2,)), ((0,), (0,))))
+def _exact_dot(lhs, rhs, dimension_numbers):
+    """The int64 ``dot_general`` of integers of at most 2**_BITS in magnitude, in float64."""
+    contracting, batch = dimension_numbers
+    terms = math.prod(lhs.shape[d] for d in contracting[0])
+    block = 1 << (_EXACT - 2 * _BITS)  # so many products have an exact sum in float64
+    if terms <= block:
+        return lax.convert_element_type(lax.dot_general(lhs, rhs, dimension_numbers), np.int64)
+
+    def flatten(x, i):
+        """With one axis of terms, the last; and the axes of the batch in front."""
+        free = [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
+        x = lax.transpose(x, [*batch[i], *free, *contracting[i]])
+        return lax.reshape(x, [*x.shape[: len(batch[i]) + len(free)], terms])
+
+    lhs, rhs = flatten(lhs, 0), flatten(rhs, 1)
+    first = tuple(range(len(batch[0])))
+    total = None
+    for start in range(0, terms, block):
+        parts = [x[..., start : start + block] for x in (lhs, rhs)]
+        numbers = ([[x.ndim - 1] for x in parts], (first, first))
+        part = lax.convert_element_type(lax.dot_general(*parts, numbers), np.int64)
+        total = part if total is None else total + part
+    return total
 
 
 def conv_general_dilated_body(
@@ -176,9 +193,13 @@ def conv_general_dilated_body(
     dimension_numbers,
     feature_group_count,
     batch_group_count,
+    exact_convolution=None,
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~repjax.primitives.contract.convolution.conv_general_dilated_body`.
+
+    ``exact_convolution(lhs, rhs, strides, dilation, feature_groups)``, on ``[batch, features,
+    ...]`` and ``[outs, features, ...]``, may give the int64 sums of integers in float64.
 
     The exponents are those of coarser rows and columns, so that a convolution of integers is
     left: s of an input feature, e of an element of the batch, f of an output feature.
@@ -195,10 +216,12 @@ def conv_general_dilated_body(
     batch, features = lhs.shape[0] // batch_group_count, rhs.shape[1]
     outs = rhs.shape[0] // groups
 
-    def convolve(lhs, rhs):
+    def convolve(lhs, rhs, exactly=False):
         """Of ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``."""
         lhs = lax.reshape(lax.transpose(lhs, [1, 0, *range(2, rank + 3)]), folded)
         rhs = lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
+        if exactly:
+            return exact_convolution(lhs, rhs, window_strides, rhs_dilation, groups)
         return lax.conv_general_dilated(
             lhs,
             rhs,
@@ -221,11 +244,11 @@ def conv_general_dilated_body(
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        result = _convolution(convolve, lhs, rhs, terms)
+        result = _convolution(convolve, lhs, rhs, terms, exact_convolution is not None)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, lhs, rhs, terms):
+def _convolution(convolve, lhs, rhs, terms, exactly):
     """``convolve`` of its operands, order-independently; ``[batch, groups * outs, ...]``."""
     t = _grid_bits(terms)
     left_finite, a = _finite(lhs)
@@ -234,7 +257,7 @@ def _convolution(convolve, lhs, rhs, terms):
     window = tuple(range(3, lhs.ndim))
     in_s = lax.expand_dims(lax.reduce_max(in_b, (1, *window)), (1, *window))
     unused = lax.broadcast_in_dim(in_s < _NONE // 2, a.shape, range(a.ndim))
-    s = lax.select(in_s < _NONE // 2, lax.full_like(in_s, 0), in_s)
+    s = _or_zero(in_s)
     in_a = lax.select(unused, lax.full_like(in_a, _NONE), in_a)
     e = _largest(in_a + s, (2, *window))
     f = _largest(in_b - s, (2, *window))
@@ -243,7 +266,7 @@ def _convolution(convolve, lhs, rhs, terms):
 
     # beta as digits, so that the sums of the products of alpha with each are exact.
     digit = min(t, _EXACT - t - (terms - 1).bit_length())
-    total, shift = None, 0
+    total, shift = (convolve(alpha, beta, exactly), t) if exactly else (None, 0)
     while shift < t:
         rest = lax.round(beta * np.float64(2.0**-digit), lax.RoundingMethod.TO_NEAREST_EVEN)
         last = shift + digit >= t

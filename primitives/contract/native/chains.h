@@ -1,56 +1,44 @@
-// FMA chains for one instruction set, which the including file names.
+// FMA chains of one kind of number for one instruction set, which the including file names.
 //
-// Included once per instruction set by contract.cc, inside a namespace and under the
-// compiler's target options.  Expects
+// Included by contract.cc for each pair, inside a namespace and under the compiler's target
+// options.  Expects
 //
-//   kLanes                     floats of a vector
+//   Element, Result            of the operands, and of what is stored
+//   kLanes                     elements of a vector
 //   kVectors                   the most vectors of a row of accumulators
 //   Rows(vectors)              the most rows of accumulators of so many vectors
 //   Vector, fma(a, b, c), broadcast(x)
+//   begin(from, first)         the accumulator at the first or a later block of terms
+//   end(to, s, first, last)    stores it after the block
 //
 // Every output has one accumulator and its own chain of fused multiply-adds, k ascending.
-// Blocks of k go through memory as binary32, which changes no bits.
 
-typedef int32_t Bits __attribute__((vector_size(4 * kLanes)));
-
-// As repjax.primitives.canonical.guard: NaN has one pattern, and up to the smallest normal
-// number in magnitude everything is +0.
-static inline Vector guard(Vector x) {
-  Bits bits, zero = {};
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  Bits magnitude = bits & (zero + 0x7FFFFFFF);
-  Bits is_nan = magnitude > (zero + 0x7F800000);
-  Bits kept = (magnitude > (zero + 0x00800000)) & ~is_nan;
-  bits = (bits & kept) | (is_nan & (zero + 0x7FC00000));
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-static inline Vector load(const float* p) {
+static inline Vector load(const Element* p) {
   Vector x;
   __builtin_memcpy(&x, p, sizeof x);
   return x;
 }
 
-static inline void store(float* p, Vector x) { __builtin_memcpy(p, &x, sizeof x); }
+static inline void store(Element* p, Vector x) { __builtin_memcpy(p, &x, sizeof x); }
 
 // rows[m][0 : vectors * kLanes] continues its chains over the terms [0, terms):
 // lhs[m][lhs_k[k]] * rhs[rhs_k[k] + lane].
 template <int kRows, int kColumns>
-static void tile(int64_t terms, const float* const* lhs, const int64_t* lhs_k, const float* rhs,
-                 const int64_t* rhs_k, float* const* rows, bool first, bool last) {
+static void tile(int64_t terms, const Element* const* lhs, const int64_t* lhs_k,
+                 const Element* rhs, const int64_t* rhs_k, Result* const* rows, bool first,
+                 bool last) {
   Vector s[kRows][kColumns];
-  const float* x[kRows];
+  const Element* x[kRows];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
     x[m] = lhs[m];
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v) {
-      s[m][v] = first ? broadcast(0.0f) : load(rows[m] + v * kLanes);
+      s[m][v] = begin(rows[m] + v * kLanes, first);
     }
   }
   for (int64_t k = 0; k < terms; ++k) {
-    const float* y = rhs + rhs_k[k];
+    const Element* y = rhs + rhs_k[k];
     const int64_t at = lhs_k[k];
     Vector b[kColumns];
 #pragma GCC unroll 4
@@ -66,14 +54,14 @@ static void tile(int64_t terms, const float* const* lhs, const int64_t* lhs_k, c
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v) {
-      store(rows[m] + v * kLanes, last ? guard(s[m][v]) : s[m][v]);
+      end(rows[m] + v * kLanes, s[m][v], first, last);
     }
   }
 }
 
 // The tile with the most rows that `rows` allows.
 template <int kColumns, int kRows>
-static Tile choose(int64_t rows) {
+static Tile<Element, Result> choose(int64_t rows) {
   if constexpr (kRows == 1) {
     return {1, tile<1, kColumns>};
   } else {
@@ -83,7 +71,7 @@ static Tile choose(int64_t rows) {
   }
 }
 
-static Tile tile_for(int vectors, int64_t rows) {
+static Tile<Element, Result> tile_for(int vectors, int64_t rows) {
   switch (vectors) {
     case 1: return choose<1, Rows(1)>(rows);
     case 2: return choose<2, Rows(2)>(rows);
@@ -92,11 +80,12 @@ static Tile tile_for(int vectors, int64_t rows) {
   }
 }
 
-// to[i * width + j] = from[a[i] + b[j]], +0 from `columns` to the width of a panel: a panel of the right operand, its columns together.
-static void pack(const float* from, const int64_t* a, int64_t rows, const int64_t* b, int64_t columns,
-          float* to) {
+// to[i * width + j] = from[a[i] + b[j]], 0 from `columns` to the width of a panel: a panel
+// of the right operand, its columns together.
+static void pack(const Element* from, const int64_t* a, int64_t rows, const int64_t* b,
+                 int64_t columns, Element* to) {
   constexpr int64_t width = kLanes * kVectors;
-  if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
+  if (columns < width) __builtin_memset(to, 0, sizeof(Element) * rows * width);
   if (contiguous(b, columns)) {
     from += b[0];
     if (columns == width) {
@@ -112,29 +101,12 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
     }
     return;
   }
-  typedef float Four __attribute__((vector_size(16)));
-  typedef int32_t Lanes __attribute__((vector_size(16)));
   int64_t i = 0;
   for (; i + 4 <= rows && contiguous(a + i, 4); i += 4) {
-    const float* source = from + a[i];
     int64_t j = 0;
-    for (; j + 4 <= columns; j += 4) {
-      Four x[4];
-      for (int l = 0; l < 4; ++l) __builtin_memcpy(&x[l], source + b[j + l], sizeof(Four));
-      Four p = __builtin_shuffle(x[0], x[1], Lanes{0, 4, 1, 5});
-      Four q = __builtin_shuffle(x[2], x[3], Lanes{0, 4, 1, 5});
-      Four r = __builtin_shuffle(x[0], x[1], Lanes{2, 6, 3, 7});
-      Four s = __builtin_shuffle(x[2], x[3], Lanes{2, 6, 3, 7});
-      const Four columns_of[4] = {__builtin_shuffle(p, q, Lanes{0, 1, 4, 5}),
-                                  __builtin_shuffle(p, q, Lanes{2, 3, 6, 7}),
-                                  __builtin_shuffle(r, s, Lanes{0, 1, 4, 5}),
-                                  __builtin_shuffle(r, s, Lanes{2, 3, 6, 7})};
-      for (int l = 0; l < 4; ++l) {
-        __builtin_memcpy(to + (i + l) * width + j, &columns_of[l], sizeof(Four));
-      }
-    }
+    for (; j + 4 <= columns; j += 4) transpose_four(from + a[i], b + j, to + i * width + j, width);
     for (; j < columns; ++j) {
-      for (int l = 0; l < 4; ++l) to[(i + l) * width + j] = source[b[j] + l];
+      for (int l = 0; l < 4; ++l) to[(i + l) * width + j] = from[a[i] + b[j] + l];
     }
   }
   for (; i < rows; ++i) {
@@ -142,4 +114,4 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
   }
 }
 
-static const InstructionSet kInstructionSet = {kName, kLanes, kVectors, tile_for, pack};
+static const Chains<Element, Result> kChains = {kLanes, kVectors, tile_for, pack};

@@ -6,6 +6,9 @@
 // covers dot_general with its batch dimensions and layouts and, on a padded operand, the
 // convolutions.  The bits are those of repjax.primitives.contract.sequential: nothing here
 // may change the order of a chain, split it, or round it otherwise than an IEEE fma does.
+//
+// The same for integers held by float64, whose sums are int64: the exact products of
+// repjax.primitives.contract.order_independent.
 
 #include <algorithm>
 #include <atomic>
@@ -32,26 +35,62 @@ namespace {
 
 // ---- Instruction sets -------------------------------------------------------------------
 
+// A function that continues the chains of some rows of accumulators over the terms [0, terms).
+template <class Element, class Result>
 struct Tile {
   int rows;
-  void (*run)(int64_t terms, const float* const* lhs, const int64_t* lhs_k, const float* rhs,
-              const int64_t* rhs_k, float* const* rows, bool first, bool last);
+  void (*run)(int64_t terms, const Element* const* lhs, const int64_t* lhs_k, const Element* rhs,
+              const int64_t* rhs_k, Result* const* rows, bool first, bool last);
+};
+
+template <class Element, class Result>
+struct Chains {
+  int lanes;
+  int vectors;
+  Tile<Element, Result> (*tile_for)(int vectors, int64_t rows);
+  void (*pack)(const Element* from, const int64_t* a, int64_t rows, const int64_t* b,
+               int64_t columns, Element* to);
 };
 
 struct InstructionSet {
   const char* name;
-  int lanes;
-  int vectors;
-  Tile (*tile_for)(int vectors, int64_t rows);
-  void (*pack)(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
-               int64_t columns, float* to);
+  const Chains<float, float>& floats;
+  const Chains<double, int64_t>& integers;
 };
+
+const Chains<float, float>& chains(const InstructionSet& set, float) { return set.floats; }
+const Chains<double, int64_t>& chains(const InstructionSet& set, double) { return set.integers; }
 
 bool contiguous(const int64_t* offsets, int64_t count) {
   for (int64_t i = 1; i < count; ++i) {
     if (offsets[i] != offsets[0] + i) return false;
   }
   return true;
+}
+
+// Four elements of two vectors of four.
+template <int i, int j, int k, int l, class Four>
+inline Four shuffle(Four x, Four y) {
+#if defined(__clang__)
+  return __builtin_shufflevector(x, y, i, j, k, l);
+#else
+  typedef std::conditional_t<sizeof(x[0]) == 4, int32_t, int64_t> Index;
+  typedef Index Indices __attribute__((vector_size(sizeof(Four))));
+  return __builtin_shuffle(x, y, Indices{i, j, k, l});
+#endif
+}
+
+// to[l * width + j] = from[b[j] + l] for j and l below 4.
+template <class Element>
+inline void transpose_four(const Element* from, const int64_t* b, Element* to, int64_t width) {
+  typedef Element Four __attribute__((vector_size(4 * sizeof(Element))));
+  Four x[4];
+  for (int j = 0; j < 4; ++j) __builtin_memcpy(&x[j], from + b[j], sizeof(Four));
+  const Four p = shuffle<0, 4, 1, 5>(x[0], x[1]), q = shuffle<0, 4, 1, 5>(x[2], x[3]);
+  const Four r = shuffle<2, 6, 3, 7>(x[0], x[1]), s = shuffle<2, 6, 3, 7>(x[2], x[3]);
+  const Four y[4] = {shuffle<0, 1, 4, 5>(p, q), shuffle<2, 3, 6, 7>(p, q),
+                     shuffle<0, 1, 4, 5>(r, s), shuffle<2, 3, 6, 7>(r, s)};
+  for (int l = 0; l < 4; ++l) __builtin_memcpy(to + l * width, &y[l], sizeof(Four));
 }
 
 #if defined(__x86_64__)
@@ -63,13 +102,19 @@ bool contiguous(const int64_t* offsets, int64_t count) {
 #pragma GCC target("avx512f")
 #endif
 namespace avx512 {
-constexpr char kName[] = "AVX512";
-constexpr int kLanes = 16, kVectors = 4;
 constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
-typedef float Vector __attribute__((vector_size(64)));
+namespace floats {
+constexpr int kLanes = 16, kVectors = 4;
+#include "floats.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
-#include "chains.h"
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 8, kVectors = 4;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
+}  // namespace integers
 }  // namespace avx512
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -80,13 +125,19 @@ static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
 #pragma GCC target("avx2,fma")
 #endif
 namespace avx2 {
-constexpr char kName[] = "AVX2";
-constexpr int kLanes = 8, kVectors = 2;
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
-typedef float Vector __attribute__((vector_size(32)));
+namespace floats {
+constexpr int kLanes = 8, kVectors = 2;
+#include "floats.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
-#include "chains.h"
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 4, kVectors = 2;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
+}  // namespace integers
 }  // namespace avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -97,52 +148,62 @@ static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
 #elif defined(__aarch64__)
 
 namespace neon {
-constexpr char kName[] = "NEON";
-constexpr int kLanes = 4, kVectors = 4;
 constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
-typedef float Vector __attribute__((vector_size(16)));
+namespace floats {
+constexpr int kLanes = 4, kVectors = 4;
+#include "floats.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
-#include "chains.h"
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 2, kVectors = 4;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
+static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
+}  // namespace integers
 }  // namespace neon
 
 #endif
 
-// The C library's fma, which is slow where the processor has none.
+// The C library's fma for floats, which is slow where the processor has none; exact products
+// of integers need none.
 namespace plain {
-constexpr char kName[] = "PLAIN";
-constexpr int kLanes = 4, kVectors = 2;
 constexpr int Rows(int) { return 1; }
-typedef float Vector __attribute__((vector_size(16)));
+namespace floats {
+constexpr int kLanes = 4, kVectors = 2;
+#include "floats.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
   return c;
 }
 static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
-#include "chains.h"
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 2, kVectors = 2;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
+static inline Vector broadcast(double x) { return Vector{x, x}; }
+}  // namespace integers
 }  // namespace plain
 
-bool supported(const InstructionSet& set) {
 #if defined(__x86_64__)
-  if (&set == &avx512::kInstructionSet) return __builtin_cpu_supports("avx512f");
-  if (&set == &avx2::kInstructionSet) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  }
+const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains};
+const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains};
+#elif defined(__aarch64__)
+const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains};
 #endif
-  return true;
-}
+const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains};
 
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {
-  std::vector<const InstructionSet*> all = {
+  std::vector<const InstructionSet*> all;
 #if defined(__x86_64__)
-      &avx512::kInstructionSet, &avx2::kInstructionSet,
+  if (__builtin_cpu_supports("avx512f")) all.push_back(&kAvx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
 #elif defined(__aarch64__)
-      &neon::kInstructionSet,
+  all.push_back(&kNeon);
 #endif
-      &plain::kInstructionSet};
-  all.erase(std::remove_if(all.begin(), all.end(), [](auto* set) { return !supported(*set); }),
-            all.end());
+  all.push_back(&kPlain);
   return all;
 }
 
@@ -240,36 +301,41 @@ struct Dimension {
 
 enum { kLhs, kRhs, kOut };
 
+template <class Element, class Result>
 struct Problem {
   Dimension g, m, n, k;
-  const float* lhs;
-  const float* rhs;
-  float* out;
+  const Element* lhs;
+  const Element* rhs;
+  Result* out;
 };
 
 // ---- Blocks -----------------------------------------------------------------------------
 
-constexpr int64_t kTerms = 256;     // of a block of k: a panel of it stays in the L2 cache
+// Of a block of k: a panel of it stays in the L2 cache, and a sum of products of integers below
+// 2**22 in magnitude stays within 2**51.
+template <class Element>
+constexpr int64_t kTerms = 1024 / sizeof(Element);
 constexpr int64_t kColumns = 512;   // of a block of n
 constexpr int64_t kUnpackedRows = 12;  // too few rows to repay packing
 constexpr int64_t kSmall = 1 << 16;  // multiply-adds that are not worth another thread
 
 // The chains of out[g, m0 : m1, n0 : n1].
-void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m0, int64_t m1,
-               int64_t n0, int64_t n1) {
+template <class Element, class Result>
+void run_block(const Problem<Element, Result>& p, const Chains<Element, Result>& set, int64_t g,
+               int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
   IeeeArithmetic ieee;
   int64_t lhs_g, rhs_g, out_g;
   p.g.offsets(kLhs, g, 1, &lhs_g);
   p.g.offsets(kRhs, g, 1, &rhs_g);
   p.g.offsets(kOut, g, 1, &out_g);
-  const float* lhs = p.lhs + lhs_g;
-  const float* rhs = p.rhs + rhs_g;
-  float* out = p.out + out_g;
+  const Element* lhs = p.lhs + lhs_g;
+  const Element* rhs = p.rhs + rhs_g;
+  Result* out = p.out + out_g;
 
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = (columns + width - 1) / width;
-  const int64_t terms = std::min(kTerms, std::max<int64_t>(1, p.k.size));
+  const int64_t terms = std::min(kTerms<Element>, std::max<int64_t>(1, p.k.size));
   std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
   std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms);
   p.m.offsets(kLhs, m0, rows, lhs_m.data());
@@ -285,8 +351,8 @@ void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m
     direct[j] = here % set.lanes == 0 && contiguous(&out_n[j * width], here);
   }
   const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
-  std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
-  std::unique_ptr<float[]> panel(new float[terms * width]);
+  std::unique_ptr<Result[]> accumulators(all_direct ? nullptr : new Result[rows * panels * width]);
+  std::unique_ptr<Element[]> panel(new Element[terms * width]);
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
@@ -297,7 +363,7 @@ void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
       const int vectors = (here + set.lanes - 1) / set.lanes;
-      const float* right = panel.get();
+      const Element* right = panel.get();
       const int64_t* right_k = packed_k.data();
       if (rows <= kUnpackedRows && here % set.lanes == 0 && contiguous(at, here)) {
         right = rhs + at[0];
@@ -306,9 +372,9 @@ void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m
         set.pack(rhs, rhs_k.data(), here_k, at, here, panel.get());
       }
       for (int64_t i = 0; i < rows;) {
-        const Tile tile = set.tile_for(vectors, rows - i);
-        const float* left[16];
-        float* to[16];
+        const Tile<Element, Result> tile = set.tile_for(vectors, rows - i);
+        const Element* left[16];
+        Result* to[16];
         for (int r = 0; r < tile.rows; ++r) {
           left[r] = lhs + lhs_m[i + r];
           to[r] = direct[j] ? out + out_m[i + r] + out_n[j * width]
@@ -318,10 +384,10 @@ void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m
         i += tile.rows;
       }
       if (last && !direct[j]) {
-        const float* from = accumulators.get() + j * rows * width;
+        const Result* from = accumulators.get() + j * rows * width;
         for (int64_t i0 = 0; i0 < rows; i0 += 16) {
           for (int64_t c = 0; c < here; ++c) {
-            float* to = out + out_n[j * width + c];
+            Result* to = out + out_n[j * width + c];
             for (int64_t i = i0; i < std::min(i0 + 16, rows); ++i) {
               to[out_m[i]] = from[i * width + c];
             }
@@ -334,7 +400,8 @@ void run_block(const Problem& p, const InstructionSet& set, int64_t g, int64_t m
 
 // Time of a call in which m are the rows and n the columns, in vector operations: the chains,
 // the packing of the right operand, and the results that do not lie together.
-double cost(const Problem& p, const InstructionSet& set) {
+template <class Element, class Result>
+double cost(const Problem<Element, Result>& p, const Chains<Element, Result>& set) {
   const double width = set.lanes, outputs = double(p.m.size) * p.n.size;
   const double vectors = (p.n.size + set.lanes - 1) / set.lanes;
   const double chains = p.m.size * vectors * p.k.size;
@@ -342,16 +409,18 @@ double cost(const Problem& p, const InstructionSet& set) {
   return chains + packing + outputs * (p.n.stride(kOut) == 1 ? 0.1 : 1.5) + width;
 }
 
-void transpose(Problem& p) {
+template <class P>
+void transpose(P& p) {
   std::swap(p.m, p.n);
   std::swap(p.lhs, p.rhs);
   for (Dimension* d : {&p.g, &p.m, &p.n, &p.k}) std::swap(d->strides[kLhs], d->strides[kRhs]);
 }
 
 // Blocks of the result, done by this thread and by those of XLA's pool that have time.
+template <class Element, class Result>
 struct Work {
-  Problem problem;
-  const InstructionSet* set;
+  Problem<Element, Result> problem;
+  const Chains<Element, Result>* set;
   int64_t rows, columns;  // of a block
   int64_t blocks_m, blocks_n, blocks;
   std::atomic<int64_t> next{0};
@@ -381,16 +450,17 @@ struct Work {
 
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
-void contract(Problem problem, int64_t threads, const InstructionSet& set,
-              ffi::ThreadPool* pool) {
-  Problem transposed = problem;
+template <class Element, class Result>
+void contract(Problem<Element, Result> problem, int64_t threads,
+              const Chains<Element, Result>& set, ffi::ThreadPool* pool) {
+  Problem<Element, Result> transposed = problem;
   transpose(transposed);
   if (cost(transposed, set) < cost(problem, set)) problem = transposed;
 
-  auto work = std::make_shared<Work>();
+  auto work = std::make_shared<Work<Element, Result>>();
   work->problem = problem;
   work->set = &set;
-  const Problem& p = work->problem;
+  const auto& p = work->problem;
   const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
   threads = std::max<int64_t>(1, std::min<int64_t>(threads, operations / kSmall));
   // Blocks for all threads, and some more, for those that come late.
@@ -422,8 +492,10 @@ void contract(Problem problem, int64_t threads, const InstructionSet& set,
 // problems: of each, the offsets of its first elements in lhs, rhs and out, the number of its
 // axes, and of every axis its dimension (0 to 3 for g, m, n, k), its size, and its strides in
 // lhs, rhs and out.
-ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<ffi::F32> rhs,
-                  ffi::Span<const int64_t> problems, ffi::ResultBuffer<ffi::F32> out) {
+template <ffi::DataType In, ffi::DataType Out>
+ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<In> lhs, ffi::Buffer<In> rhs,
+                  ffi::Span<const int64_t> problems, ffi::ResultBuffer<Out> out) {
+  using Element = ffi::NativeType<In>;
   const int64_t counts[] = {int64_t(lhs.element_count()), int64_t(rhs.element_count()),
                             int64_t(out->element_count())};
   const int64_t* at = problems.begin();
@@ -431,8 +503,9 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
     const int64_t* offsets = at;
     const int64_t axes = at[3];
     at += 4;
-    Problem problem = {{}, {}, {}, {}, lhs.typed_data() + offsets[kLhs],
-                       rhs.typed_data() + offsets[kRhs], out->typed_data() + offsets[kOut]};
+    Problem<Element, ffi::NativeType<Out>> problem = {
+        {}, {}, {}, {}, lhs.typed_data() + offsets[kLhs], rhs.typed_data() + offsets[kRhs],
+        out->typed_data() + offsets[kOut]};
     Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
     for (int64_t i = 0; i < axes; ++i, at += 5) dimensions[at[0]]->add(at[1], at + 2);
     if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
@@ -442,20 +515,30 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
       for (const Dimension* d : dimensions) last += d->last_offset(array);
       if (last >= counts[array]) return ffi::Error::InvalidArgument("problems: out of bounds");
     }
-    contract(problem, std::max<int64_t>(1, pool.num_threads()), *chosen.load(), &pool);
+    contract(problem, std::max<int64_t>(1, pool.num_threads()),
+             chains(*chosen.load(), Element{}), &pool);
   }
   return ffi::Error::Success();
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, handle,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, (handle<ffi::F32, ffi::F32>),
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<ffi::Span<const int64_t>>("problems")
                                   .Ret<ffi::Buffer<ffi::F32>>());
+
+// The operands are integers of at most 2**22 in magnitude, and the sums fit into int64.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_integers, (handle<ffi::F64, ffi::S64>),
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F64>>()
+                                  .Arg<ffi::Buffer<ffi::F64>>()
+                                  .Attr<ffi::Span<const int64_t>>("problems")
+                                  .Ret<ffi::Buffer<ffi::S64>>());
 
 // The name of the instruction set number i of this machine, the best first; null after them.
 extern "C" const char* repjax_instruction_set(int64_t i) {
