@@ -138,16 +138,18 @@ def order_independent_dot_general(lhs, rhs, *, dimension_numbers):
 def order_independent_convolution(lhs, rhs, **parameters):
     """``order_independent.conv_general_dilated_body`` with its sums by the kernel."""
 
-    def exact_convolution(lhs, rhs, strides, dilation, groups):
-        rank = lhs.ndim - 2
+    def exact_convolution(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups):
+        if _has_strided_holes(strides, lhs_dilation):
+            lhs = pad_dilated(lhs, 0, [(0, 0)] * 2 + list(padding), [1, 1, *lhs_dilation])
+            padding, lhs_dilation = [(0, 0) for _ in strides], [1 for _ in strides]
         return _convolution(
             lhs,
             rhs,
             strides,
-            [(0, 0)] * rank,
-            [1] * rank,
-            rhs_dilation=dilation,
-            dimension_numbers=(tuple(range(rank + 2)),) * 3,
+            padding,
+            lhs_dilation,
+            rhs_dilation=rhs_dilation,
+            dimension_numbers=(tuple(range(lhs.ndim)),) * 3,
             feature_group_count=groups,
             batch_group_count=1,
         )
@@ -215,12 +217,14 @@ def conv_general_dilated(
     def without_holes(lhs, rhs):
         return _convolution(lhs, rhs, window_strides, padding, lhs_dilation, **parameters)
 
-    if not dilated or any(
-        dilation > 1 and stride > 1
-        for dilation, stride in zip(lhs_dilation, window_strides, strict=True)
-    ):
+    if not dilated or _has_strided_holes(window_strides, lhs_dilation):
         return with_holes(lhs, rhs)
     return lax.cond(jax.numpy.isfinite(rhs).all(), without_holes, with_holes, lhs, rhs)
+
+
+def _has_strided_holes(strides, lhs_dilation) -> bool:
+    """Whether an axis has both, of which the kernel takes one."""
+    return any(s > 1 and d > 1 for s, d in zip(strides, lhs_dilation, strict=True))
 
 
 @dataclasses.dataclass

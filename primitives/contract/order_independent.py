@@ -26,6 +26,7 @@ whatever the order; longer sums are made of several.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -75,10 +76,11 @@ def _finite(x):
     return finite, lax.select(finite, x, lax.full_like(x, 0))
 
 
-def _with_infinities(contract, lhs, rhs, finite, result):
+def _with_infinities(contract, lhs, rhs, finite, result, padded=lambda lhs: lhs):
     """``result``, but what a sum in IEEE arithmetic gives where there are infinities or NaNs.
 
-    Of the finite operands only their signs matter.
+    Of the finite operands only their signs matter.  Padding takes part; XLA would not multiply
+    by it if it saw that it is padding.
     """
 
     def replace(lhs, rhs, result):
@@ -88,7 +90,7 @@ def _with_infinities(contract, lhs, rhs, finite, result):
             )
             return canonical.to_float64(lax.select(_finite(x)[0], ones, x))
 
-        total = contract(signs(lhs), signs(rhs))
+        total = contract(signs(padded(lhs)), signs(rhs))
         small = lax.abs(total) < np.inf
         return lax.select(small, result, lax.convert_element_type(total, np.float32))
 
@@ -198,8 +200,9 @@ def conv_general_dilated_body(
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~repjax.primitives.contract.convolution.conv_general_dilated_body`.
 
-    ``exact_convolution(lhs, rhs, strides, dilation, feature_groups)``, on ``[batch, features,
-    ...]`` and ``[outs, features, ...]``, may give the int64 sums of integers in float64.
+    ``exact_convolution(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups)``, on
+    ``[batch, features, ...]`` and ``[outs, features, ...]``, may give the int64 sums of integers
+    in float64.
 
     The exponents are those of coarser rows and columns, so that a convolution of integers is
     left: s of an input feature, e of an element of the batch, f of an output feature.
@@ -210,18 +213,36 @@ def conv_general_dilated_body(
     check_float32("conv_general_dilated", lhs, rhs)
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     lhs, rhs = lax.transpose(lhs, lhs_spec), lax.transpose(rhs, rhs_spec)
-    lhs = pad_dilated(lhs, 0, [(0, 0)] * 2 + list(padding), [1, 1, *lhs_dilation])
     rank = lhs.ndim - 2
+
+    def padded(lhs):
+        return pad_dilated(
+            lhs,
+            0,
+            [(0, 0)] * (lhs.ndim - rank) + list(padding),
+            [1] * (lhs.ndim - rank) + lhs_holes,
+        )
+
+    lhs_holes = list(lhs_dilation)
+    if any(low < 0 or high < 0 for low, high in padding):  # what is cropped has no exponent
+        lhs, padding, lhs_holes = padded(lhs), [(0, 0)] * rank, [1] * rank
     groups = feature_group_count * batch_group_count  # one of the two is 1
     batch, features = lhs.shape[0] // batch_group_count, rhs.shape[1]
     outs = rhs.shape[0] // groups
 
-    def convolve(lhs, rhs, exactly=False):
-        """Of ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``."""
-        lhs = lax.reshape(lax.transpose(lhs, [1, 0, *range(2, rank + 3)]), folded)
-        rhs = lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
-        if exactly:
-            return exact_convolution(lhs, rhs, window_strides, rhs_dilation, groups)
+    def fold(lhs, rhs):
+        """To what a convolution takes: the groups within the features."""
+        lhs = lax.transpose(lhs, [1, 0, *range(2, rank + 3)])
+        lhs = lax.reshape(lhs, [batch, groups * features, *lhs.shape[3:]])
+        return lhs, lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
+
+    def exactly(lhs, rhs):
+        dilations = lhs_holes, rhs_dilation
+        return exact_convolution(*fold(lhs, rhs), window_strides, padding, *dilations, groups)
+
+    def convolve(lhs, rhs):
+        """Of a padded ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``."""
+        lhs, rhs = fold(lhs, rhs)
         return lax.conv_general_dilated(
             lhs,
             rhs,
@@ -231,7 +252,6 @@ def conv_general_dilated_body(
             feature_group_count=groups,
         )
 
-    folded = [batch, groups * features, *lhs.shape[2:]]
     lhs = lax.reshape(
         lhs, [batch_group_count, batch, feature_group_count, features, *lhs.shape[2:]]
     )
@@ -239,16 +259,17 @@ def conv_general_dilated_body(
         lax.transpose(lhs, [0, 2, 1, *range(3, rank + 4)]), [groups, batch, *lhs.shape[3:]]
     )
     rhs = lax.reshape(rhs, [groups, outs, *rhs.shape[1:]])
-    shape = jax.eval_shape(convolve, lhs, rhs).shape
+    shape = jax.eval_shape(lambda lhs, rhs: convolve(padded(lhs), rhs), lhs, rhs).shape
     terms = features * math.prod(rhs.shape[3:])
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        result = _convolution(convolve, lhs, rhs, terms, exact_convolution is not None)
+        exactly = exactly if exact_convolution is not None else None
+        result = _convolution(convolve, exactly, padded, lhs, rhs, terms)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, lhs, rhs, terms, exactly):
+def _convolution(convolve, exactly, padded, lhs, rhs, terms):
     """``convolve`` of its operands, order-independently; ``[batch, groups * outs, ...]``."""
     t = _grid_bits(terms)
     left_finite, a = _finite(lhs)
@@ -264,16 +285,7 @@ def _convolution(convolve, lhs, rhs, terms, exactly):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    # beta as digits, so that the sums of the products of alpha with each are exact.
-    digit = min(t, _EXACT - t - (terms - 1).bit_length())
-    total, shift = (convolve(alpha, beta, exactly), t) if exactly else (None, 0)
-    while shift < t:
-        rest = lax.round(beta * np.float64(2.0**-digit), lax.RoundingMethod.TO_NEAREST_EVEN)
-        last = shift + digit >= t
-        part = convolve(alpha, beta if last else beta - rest * np.float64(2.0**digit))
-        part = lax.convert_element_type(part, np.int64) << shift
-        total = part if total is None else total + part
-        beta, shift = rest, shift + digit
+    total = (exactly or functools.partial(_by_digits, convolve, padded, t, terms))(alpha, beta)
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)
@@ -282,4 +294,23 @@ def _convolution(convolve, lhs, rhs, terms, exactly):
     exponent = broadcast(e, (1, 0)) + broadcast(f, (1, 2)) + (2 - 2 * t)
     exponent = lax.reshape(exponent, [lhs.shape[1], rhs.shape[0] * rhs.shape[1]])
     result = canonical.from_integers(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
-    return _with_infinities(convolve, lhs, rhs, _all(left_finite, right_finite), result)
+    finite = _all(left_finite, right_finite)
+    return _with_infinities(convolve, lhs, rhs, finite, result, padded)
+
+
+def _by_digits(convolve, padded, t, terms, alpha, beta):
+    """The int64 convolution of integers of t bits, in float64.
+
+    beta is taken as digits, so that the sums of the products of alpha with each are exact.
+    """
+    alpha = padded(alpha)
+    digit = min(t, _EXACT - t - (terms - 1).bit_length())
+    total, shift = None, 0
+    while shift < t:
+        rest = lax.round(beta * np.float64(2.0**-digit), lax.RoundingMethod.TO_NEAREST_EVEN)
+        last = shift + digit >= t
+        part = convolve(alpha, beta if last else beta - rest * np.float64(2.0**digit))
+        part = lax.convert_element_type(part, np.int64) << shift
+        total = part if total is None else total + part
+        beta, shift = rest, shift + digit
+    return total

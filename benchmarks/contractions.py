@@ -1,0 +1,251 @@
+"""Matrix products and convolutions: time against plain JAX, and error against the exact result.
+
+    python benchmarks/contractions.py [--quick] [--output benchmarks/results/contractions]
+
+Of each case plain JAX, repjax ``sequential`` and repjax ``order_independent`` are run in turns;
+the figures are the minima.  The errors are those
+of one product of 256 x 1024 by 1024 x 256, relative to the sum of the absolute values of its
+terms, in units of 2**-24, with inputs rounded to 11 bits (TF32) for comparison.  With --output,
+writes OUTPUT.md, OUTPUT.json and, where matplotlib is installed, OUTPUT.png: time against size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import time
+
+import jax
+import numpy as np
+import optax
+from cpu import environment, values
+from jax import lax
+
+import repjax
+from repjax.models import LeNet5
+from repjax.primitives.interpret import Context, interpret_closed
+
+WAYS = ("plain", "sequential", "order_independent")
+SQUARES = (64, 128, 256, 512, 1024, 2048)
+
+
+def dots(sizes):
+    for n in sizes:
+        yield f"dot {n}x{n}x{n}", lax.dot, (values((n, n)), values((n, n), 1))
+    for m, k, n in ((256, 784, 1000), (64, 784, 512), (128, 512, 128), (64, 400, 120)):
+        x, w, g = values((m, k)), values((k, n), 1), values((m, n), 2)
+        yield f"dot {m}x{k}x{n}", lax.dot, (x, w)
+        yield "its left gradient", lambda g, w: g @ w.T, (g, w)
+        yield "its right gradient", lambda x, g: x.T @ g, (x, g)
+    q, k = values((4, 8, 128, 64)), values((4, 8, 128, 64), 1)
+    yield "attention scores 4x8x[128x64x128]", lambda q, k: q @ k.swapaxes(2, 3), (q, k)
+    p = values((4, 8, 128, 128))
+    yield "attention values 4x8x[128x128x64]", lambda p, v: p @ v, (p, k)
+
+
+def convolutions():
+    shapes = {
+        "ResNet 32x32x32x3, 3x3x16": ((32, 32, 32, 3), (3, 3, 3, 16), 1),
+        "ResNet 32x32x32x16, 3x3x16": ((32, 32, 32, 16), (3, 3, 16, 16), 1),
+        "ResNet 32x16x16x32, 3x3x64, stride 2": ((32, 16, 16, 32), (3, 3, 32, 64), 2),
+        "ResNet 16x16x16x64, 3x3x64": ((16, 16, 16, 64), (3, 3, 64, 64), 1),
+        "1x1 32x16x16x32, 1x1x64, stride 2": ((32, 16, 16, 32), (1, 1, 32, 64), 2),
+        "LeNet 64x14x14x6, 5x5x16": ((64, 14, 14, 6), (5, 5, 6, 16), 1),
+    }
+    for name, (images, kernel, stride) in shapes.items():
+
+        def convolve(x, w, stride=stride):
+            return lax.conv_general_dilated(
+                x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        x, w = values(images), values(kernel, 1)
+        g = values(jax.eval_shape(convolve, x, w).shape, 2)
+        yield name, convolve, (x, w)
+        yield "its input gradient", lambda g, w, f=convolve, x=x: _transposed(f, 0, x, w)(g), (g, w)
+        yield (
+            "its kernel gradient",
+            lambda g, x, f=convolve, w=w: _transposed(f, 1, x, w)(g),
+            (g, x),
+        )
+
+
+def _transposed(function, argument, x, w):
+    fixed = (lambda x: function(x, w)) if argument == 0 else (lambda w: function(x, w))
+    return lambda g: jax.linear_transpose(fixed, (x, w)[argument])(g)[0]
+
+
+def compiled(function, args):
+    """The function in each way, without the entry and exit that a whole program has once."""
+    yield "plain", jax.jit(function).lower(*args).compile()
+    jaxpr = jax.make_jaxpr(function)(*args)
+    for way in WAYS[1:]:
+
+        def program(*args, way=way):
+            return interpret_closed(Context(contraction=way), jaxpr, args)
+
+        yield way, jax.jit(program).lower(*args).compile()
+
+
+def measure(function, args, seconds: float) -> dict[str, float]:
+    programs = dict(compiled(function, args))
+    best = dict.fromkeys(programs, float("inf"))
+    for _ in range(4):  # in turns
+        for way, program in programs.items():
+            jax.block_until_ready(program(*args))
+            deadline = time.perf_counter() + seconds / 12
+            while time.perf_counter() < deadline:
+                start = time.perf_counter()
+                jax.block_until_ready(program(*args))
+                best[way] = min(best[way], time.perf_counter() - start)
+    return best
+
+
+# --- accuracy ----------------------------------------------------------------------------
+
+
+def _trained():
+    """Activations, gradients and probabilities of LeNet-5 after some steps on real digits."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.zeros((len(digits.images), 32, 32, 1), np.float32)
+    images[:, 4:28, 4:28, 0] = np.kron(digits.images, np.ones((3, 3))) / 16
+    model, optimizer = LeNet5(), optax.adam(1e-3)
+    params = model.init(jax.random.key(0), images[:1])
+
+    def loss(params, x, y):
+        logits = model.apply(params, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    @repjax.reproducible
+    def step(params, state, x, y):
+        gradient = jax.grad(loss)(params, x, y)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, gradient
+
+    state = optimizer.init(params)
+    for i in range(60):
+        part = slice(i * 29 % 1700, i * 29 % 1700 + 64)
+        params, state, gradient = step(params, state, images[part], digits.target[part])
+    probabilities = jax.nn.softmax(4 * model.apply(params, images[:1024]))
+    return gradient, probabilities
+
+
+def operands():
+    rng = np.random.default_rng(0)
+    m, k, n = 256, 1024, 256
+
+    def normal(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    scale = np.exp(3 * rng.standard_normal(k)).astype(np.float32)
+    yield "Gaussian", normal(m, k), normal(k, n)
+    yield "uniform, positive", rng.random((m, k), np.float32), rng.random((k, n), np.float32)
+    heavy = rng.standard_t(2, (m, k)).astype(np.float32)
+    yield "heavy-tailed (Student's t, 2)", heavy, rng.standard_t(2, (k, n)).astype(np.float32)
+    yield "features scaled by exp(3 z)", normal(m, k) * scale, normal(k, n) / scale[:, None]
+    yield "the same, not in the weights", normal(m, k) * scale, normal(k, n)
+    gradient, probabilities = _trained()
+    leaves = np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)])
+    yield "gradients of LeNet-5", np.resize(leaves, (m, k)), normal(k, n)
+    rows = np.asarray(probabilities).T  # of 10 classes over 1,024 examples
+    yield "softmax rows of LeNet-5", np.resize(rows, (10, k)), normal(k, n)
+    scores = jax.nn.softmax(normal(m, k) * 4)
+    yield "softmax of Gaussians of size 4", np.asarray(scores), normal(k, n)
+
+
+def _tf32(x):
+    """Rounded to 11 significant bits."""
+    bits = x.view(np.uint32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def accuracy() -> dict[str, dict[str, float]]:
+    """The largest and the mean error of each way, per data set."""
+    products = {
+        "plain": jax.jit(lax.dot),
+        "plain, TF32 inputs": lambda a, b: jax.jit(lax.dot)(_tf32(a), _tf32(b)),
+        **{w: repjax.reproducible(lax.dot, contraction=w) for w in WAYS[1:]},
+    }
+    rows = {}
+    for name, a, b in operands():
+        a, b = np.asarray(a), np.asarray(b)
+        # In extended precision, whose error is some 2**-40 of a unit here.
+        wide = [x.astype(np.longdouble) for x in (a, b)]
+        exact, size = wide[0] @ wide[1], abs(wide[0]) @ abs(wide[1])
+        for way, product in products.items():
+            error = abs(np.asarray(product(a, b)) - exact) / size * 2.0**24
+            rows.setdefault(name, {})[way] = [float(error.max()), float(error.mean())]
+    return rows
+
+
+# --- output ------------------------------------------------------------------------------
+
+
+def report(times, errors, info) -> str:
+    lines = ["# Matrix products and convolutions", ""]
+    lines += [f"{key}: {value}  " for key, value in info.items() if value]
+    lines += ["", "## Time", "", "In milliseconds, and as a ratio to plain JAX.", ""]
+    lines += ["| case | plain | sequential | ratio | order_independent | ratio |"]
+    lines += ["|---|---:|---:|---:|---:|---:|"]
+    for name, row in times.items():
+        cells = [f"{row['plain'] * 1e3:.3f}"]
+        for way in WAYS[1:]:
+            cells += [f"{row[way] * 1e3:.3f}", f"{row[way] / row['plain']:.2f}"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "## Error", ""]
+    lines += [
+        "The largest / the mean error of a result, relative to the sum of the absolute values"
+    ]
+    lines += ["of its terms, in units of 2**-24.", ""]
+    ways = list(next(iter(errors.values())))
+    lines += ["| data | " + " | ".join(ways) + " |", "|---|" + "---:|" * len(ways)]
+    for name, row in errors.items():
+        cells = [f"{largest:.3g} / {mean:.2g}" for largest, mean in row.values()]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(times, path) -> None:
+    from matplotlib import pyplot
+
+    for way in WAYS:
+        ms = [times[f"dot {n}x{n}x{n}"][way] * 1e3 for n in SQUARES]
+        pyplot.loglog(SQUARES, ms, "o-", label=way)
+    pyplot.xlabel("n, of a product of n x n matrices")
+    pyplot.ylabel("time, ms")
+    pyplot.legend()
+    pyplot.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, short measurements")
+    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md, .json and .png")
+    arguments = parser.parse_args()
+    times, last = {}, ""
+    sizes = SQUARES[:3] if arguments.quick else SQUARES
+    for name, function, args in (*dots(sizes), *convolutions()):
+        if name.startswith("its "):
+            name = f"{last}: {name}"
+        else:
+            last = name
+        times[name] = measure(function, args, 0.3 if arguments.quick else 3)
+        row = times[name]
+        print(name, *(f"{row[w] / row['plain']:.2f}" for w in WAYS[1:]), flush=True)
+    errors = accuracy()
+    info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
+    print("\n" + report(times, errors, info))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.with_suffix(".md").write_text(report(times, errors, info))
+        figures = {"environment": info, "times": times, "errors": errors}
+        arguments.output.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        if not arguments.quick:
+            plot(times, arguments.output.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
