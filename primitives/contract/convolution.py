@@ -67,14 +67,14 @@ def conv_general_dilated_body(
     k = features * math.prod(window)
 
     def chains(lhs):
-        patches = _patches(lhs, groups, features, window, window_strides, rhs_dilation)
+        patches = gather_patches(lhs, groups, features, window, window_strides, rhs_dilation)
         kernel = lax.reshape(rhs, [groups, outs // groups, k])
         return chain_of_groups(lax.transpose(kernel, [2, 0, 1]), patches)
 
     if 0 in (*shape, k):
         out = lax.full(shape, 0, np.float32)
     else:
-        n = _pieces(batch, k * groups * math.prod(out_spatial))
+        n = pieces(batch, k * groups * math.prod(out_spatial))
         lhs = lax.reshape(lhs, [batch_group_count, n, batch // n, *lhs.shape[1:]])
         lhs = lax.transpose(lhs, [1, 0, *range(2, lhs.ndim)])
         if n == 1:
@@ -87,13 +87,13 @@ def conv_general_dilated_body(
     return lax.transpose(out, [out_spec.index(d) for d in range(len(out_spec))])
 
 
-def _pieces(batch: int, patch: int) -> int:
+def pieces(batch: int, patch: int) -> int:
     """Into how many equal pieces to cut a batch of patches of ``patch`` elements."""
     most = max(1, _PATCHES // patch)
     return next(n for n in range(1, batch + 1) if batch % n == 0 and batch // n <= most)
 
 
-def _patches(lhs, groups, features, window, strides, dilation):
+def gather_patches(lhs, groups, features, window, strides, dilation):
     """The operands of all chains, ``[features * window, groups, batch * outputs]``.
 
     ``lhs`` is ``[batch groups, batch, feature groups * features, *spatial]``.

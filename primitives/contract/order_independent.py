@@ -34,8 +34,9 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
+from repjax.primitives.contract.convolution import gather_patches, pieces
 from repjax.primitives.contract.sequential import check_float32
-from repjax.primitives.reduce.window import pad_dilated
+from repjax.primitives.reduce.window import output_size, pad_dilated
 
 _BITS = 22
 _EXACT = 53
@@ -76,11 +77,10 @@ def _finite(x):
     return finite, lax.select(finite, x, lax.full_like(x, 0))
 
 
-def _with_infinities(contract, lhs, rhs, finite, result, padded=lambda lhs: lhs):
+def _with_infinities(contract, lhs, rhs, finite, result):
     """``result``, but what a sum in IEEE arithmetic gives where there are infinities or NaNs.
 
-    Of the finite operands only their signs matter.  Padding takes part; XLA would not multiply
-    by it if it saw that it is padding.
+    Of the finite operands only their signs matter.
     """
 
     def replace(lhs, rhs, result):
@@ -90,7 +90,7 @@ def _with_infinities(contract, lhs, rhs, finite, result, padded=lambda lhs: lhs)
             )
             return canonical.to_float64(lax.select(_finite(x)[0], ones, x))
 
-        total = contract(signs(padded(lhs)), signs(rhs))
+        total = contract(signs(lhs), signs(rhs))
         small = lax.abs(total) < np.inf
         return lax.select(small, result, lax.convert_element_type(total, np.float32))
 
@@ -230,27 +230,32 @@ def conv_general_dilated_body(
     batch, features = lhs.shape[0] // batch_group_count, rhs.shape[1]
     outs = rhs.shape[0] // groups
 
-    def fold(lhs, rhs):
-        """To what a convolution takes: the groups within the features."""
+    def exactly(lhs, rhs):
+        """The kernel's, which takes the groups within the features."""
         lhs = lax.transpose(lhs, [1, 0, *range(2, rank + 3)])
         lhs = lax.reshape(lhs, [batch, groups * features, *lhs.shape[3:]])
-        return lhs, lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
+        rhs = lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
+        return exact_convolution(lhs, rhs, window_strides, padding, lhs_holes, rhs_dilation, groups)
 
-    def exactly(lhs, rhs):
-        dilations = lhs_holes, rhs_dilation
-        return exact_convolution(*fold(lhs, rhs), window_strides, padding, *dilations, groups)
+    def convolve(lhs, rhs, dot_general):
+        """Of ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``.
 
-    def convolve(lhs, rhs):
-        """Of a padded ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``."""
-        lhs, rhs = fold(lhs, rhs)
-        return lax.conv_general_dilated(
-            lhs,
-            rhs,
-            window_strides,
-            [(0, 0)] * rank,
-            rhs_dilation=rhs_dilation,
-            feature_group_count=groups,
-        )
+        By matrix products: a library's convolution may be one of transforms, which is not exact.
+        """
+        lhs, kernel = padded(lhs), lax.reshape(rhs, [groups, outs, terms])
+
+        def products(lhs):
+            patches = gather_patches(
+                lhs, groups, features, rhs.shape[3:], window_strides, rhs_dilation
+            )
+            return dot_general(kernel, patches, (((2,), (0,)), ((0,), (1,))))
+
+        n = pieces(batch, 2 * terms * groups * math.prod(positions))
+        lhs = lax.reshape(lhs, [groups, n, batch // n, *lhs.shape[2:]])
+        lhs = lax.transpose(lhs, [1, 0, *range(2, lhs.ndim)])
+        out = lax.map(products, lhs) if n > 1 else lax.expand_dims(products(lhs[0]), (0,))
+        out = lax.reshape(out, [n, groups * outs, batch // n, *positions])
+        return lax.reshape(lax.transpose(out, [0, 2, 1, *range(3, rank + 3)]), shape)
 
     lhs = lax.reshape(
         lhs, [batch_group_count, batch, feature_group_count, features, *lhs.shape[2:]]
@@ -259,18 +264,21 @@ def conv_general_dilated_body(
         lax.transpose(lhs, [0, 2, 1, *range(3, rank + 4)]), [groups, batch, *lhs.shape[3:]]
     )
     rhs = lax.reshape(rhs, [groups, outs, *rhs.shape[1:]])
-    shape = jax.eval_shape(lambda lhs, rhs: convolve(padded(lhs), rhs), lhs, rhs).shape
+    size = jax.eval_shape(padded, lhs).shape[3:]
+    dimensions = zip(size, rhs.shape[3:], window_strides, rhs_dilation, strict=True)
+    positions = [output_size(*numbers) for numbers in dimensions]
+    shape = [batch, groups * outs, *positions]
     terms = features * math.prod(rhs.shape[3:])
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
         exactly = exactly if exact_convolution is not None else None
-        result = _convolution(convolve, exactly, padded, lhs, rhs, terms)
+        result = _convolution(convolve, exactly, lhs, rhs, terms)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, exactly, padded, lhs, rhs, terms):
-    """``convolve`` of its operands, order-independently; ``[batch, groups * outs, ...]``."""
+def _convolution(convolve, exactly, lhs, rhs, terms):
+    """The result from the operands by groups; ``[batch, groups * outs, ...]``."""
     t = _grid_bits(terms)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
@@ -285,7 +293,7 @@ def _convolution(convolve, exactly, padded, lhs, rhs, terms):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = (exactly or functools.partial(_by_digits, convolve, padded, t, terms))(alpha, beta)
+    total = exactly(alpha, beta) if exactly else convolve(alpha, beta, _exact_dot)
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)
@@ -295,22 +303,5 @@ def _convolution(convolve, exactly, padded, lhs, rhs, terms):
     exponent = lax.reshape(exponent, [lhs.shape[1], rhs.shape[0] * rhs.shape[1]])
     result = canonical.from_integers(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
     finite = _all(left_finite, right_finite)
-    return _with_infinities(convolve, lhs, rhs, finite, result, padded)
-
-
-def _by_digits(convolve, padded, t, terms, alpha, beta):
-    """The int64 convolution of integers of t bits, in float64.
-
-    beta is taken as digits, so that the sums of the products of alpha with each are exact.
-    """
-    alpha = padded(alpha)
-    digit = min(t, _EXACT - t - (terms - 1).bit_length())
-    total, shift = None, 0
-    while shift < t:
-        rest = lax.round(beta * np.float64(2.0**-digit), lax.RoundingMethod.TO_NEAREST_EVEN)
-        last = shift + digit >= t
-        part = convolve(alpha, beta if last else beta - rest * np.float64(2.0**digit))
-        part = lax.convert_element_type(part, np.int64) << shift
-        total = part if total is None else total + part
-        beta, shift = rest, shift + digit
-    return total
+    ieee = functools.partial(convolve, dot_general=lax.dot_general)
+    return _with_infinities(ieee, lhs, rhs, finite, result)
