@@ -15,10 +15,10 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -315,9 +315,9 @@ struct Problem {
 // 2**22 in magnitude stays within 2**51.
 template <class Element>
 constexpr int64_t kTerms = 1024 / sizeof(Element);
-constexpr int64_t kColumns = 512;   // of a block of n
+constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 12;  // too few rows to repay packing
-constexpr int64_t kSmall = 1 << 16;  // multiply-adds that are not worth another thread
+constexpr int64_t kSmall = 1 << 16;    // multiply-adds that are not worth another thread
 
 // The chains of out[g, m0 : m1, n0 : n1].
 template <class Element, class Result>
@@ -402,11 +402,11 @@ void run_block(const Problem<Element, Result>& p, const Chains<Element, Result>&
 // the packing of the right operand, and the results that do not lie together.
 template <class Element, class Result>
 double cost(const Problem<Element, Result>& p, const Chains<Element, Result>& set) {
-  const double width = set.lanes, outputs = double(p.m.size) * p.n.size;
+  const double outputs = double(p.m.size) * p.n.size;
   const double vectors = (p.n.size + set.lanes - 1) / set.lanes;
   const double chains = p.m.size * vectors * p.k.size;
   const double packing = double(p.k.size) * p.n.size * (p.n.stride(kRhs) == 1 ? 0.1 : 1);
-  return chains + packing + outputs * (p.n.stride(kOut) == 1 ? 0.1 : 1.5) + width;
+  return chains + packing + outputs * (p.n.stride(kOut) == 1 ? 0.1 : 1.5);
 }
 
 template <class P>
