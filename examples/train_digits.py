@@ -339,6 +339,8 @@ def parse(argv) -> argparse.Namespace:
         default="reproducible",
         help="repjax.reproducible, repjax's own modules, the global switch, or stock JAX",
     )
+    orders = ("sequential", "order_independent")
+    add("--contraction", choices=orders, default=orders[0], help="order of matrix products")
     epochs = number(int, 0, sys.maxsize, "an integer of at least 0")
     add("--epochs", type=epochs, default=10, metavar="N", help="passes over the data")
     add("--batch-size", type=count, default=64, metavar="N", help="images per step")
@@ -359,9 +361,9 @@ def parse(argv) -> argparse.Namespace:
 
 def bit_relevant(options, data_digest: str) -> dict:
     """The options that decide the bits; a resumed run must have the same."""
-    names = ("model", "activation", "pool", "batch_size", "seed", "optimizer", "learning_rate")
+    names = ("model", "activation", "pool", "contraction", "batch_size", "seed", "optimizer")
     return {
-        **{name: getattr(options, name) for name in names},
+        **{name: getattr(options, name) for name in (*names, "learning_rate")},
         "arithmetic": "stock JAX" if options.mode == "plain" else "repjax",
         "data": data_digest,
     }
@@ -504,6 +506,7 @@ def percentage(part: int, whole: int) -> str:
 
 def main(argv=None) -> int:
     options = parse(argv)
+    jax.config.update("repjax_contraction", options.contraction)
     try:
         results = run(options)
         if options.json:

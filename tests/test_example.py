@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 
+import jax
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -31,6 +32,12 @@ def run(main, capsys):
     return run
 
 
+@pytest.fixture(autouse=True)
+def default_order():
+    yield
+    jax.config.update("repjax_contraction", "sequential")
+
+
 def results(lines):
     """Losses, accuracies and digests: all but the lines that name the mode and the epochs."""
     return [line for line in lines if not line.startswith(("data", "model", "training"))]
@@ -41,6 +48,13 @@ def test_modes_agree(run):
     assert expected[-1].startswith("digest sha256:")
     for mode in ("explicit", "switch"):
         assert results(run("--epochs", "1", "--mode", mode)) == expected
+
+
+def test_order_independent_products(run):
+    lines = results(run("--epochs", "1", "--contraction", "order_independent"))
+    assert lines[-1] != results(run("--epochs", "1"))[-1]
+    again = run("--epochs", "1", "--contraction", "order_independent", "--mode", "explicit")
+    assert results(again) == lines
 
 
 def test_resume_continues_bit_for_bit(run, tmp_path):
