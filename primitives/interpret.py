@@ -77,7 +77,7 @@ Rule = Callable[[Context, Sequence[Any], dict[str, Any]], Any]
 
 RULES: dict[str, Rule] = {}
 STRUCTURAL: set[str] = set()
-# Filled by repjax.primitives.exact; COMPARING are the exact ones that compare or select.
+# Filled by repjax.primitives.exact; COMPARING are the exact ones that compare.
 EXACT: set[str] = set()
 COMPARING: set[str] = set()
 EXACT_ON_INTEGERS: set[str] = set()
@@ -190,7 +190,7 @@ def _bind_exact(context: Context, operands, params) -> list[Any]:
     equation = context.equation
     primitive = equation.primitive
     if primitive.name in COMPARING and any(jax.typeof(x).dtype == np.float16 for x in operands):
-        # Not every CPU compares or selects float16, nor XLA's code for it.
+        # Not every CPU compares float16, nor XLA's code for it.
         results = _sealed(primitive, in_float32=True).bind(*operands, **params)
         return results if primitive.multiple_results else [results]
     is_function_of_floats = all(
