@@ -169,7 +169,10 @@ def test_accumulation_of_sums():
     assert not same_bits(*sums.values())
     assert_same_bits(repjax.lax.reduce_sum(x, (0,)), sums["pairwise"])
     assert_same_bits(sums["sequential"], np.cumsum(x)[-1])
-    with pytest.raises(ValueError, match="expected one of pairwise, sequential; received 'kahan'"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected one of pairwise, .*; received 'kahan'",
+    ):
         repjax.lax.reduce_sum(x, (0,), accumulation="kahan")
 
 
@@ -179,7 +182,7 @@ def test_accumulation_of_contractions(name):
     function = getattr(repjax.lax, name)
     result = function(*args, **options, accumulation="sequential")
     assert_same_bits(result, function(*args, **options))
-    text = f"{name}: expected accumulation='sequential', received 'pairwise'"
+    text = "contraction: expected one of sequential, order_independent; received 'pairwise'"
     with pytest.raises(ValueError, match=text):
         function(*args, **options, accumulation="pairwise")
 

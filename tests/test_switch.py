@@ -204,7 +204,7 @@ def test_wrong_switch_values(wrong):
 
 @pytest.mark.parametrize("wrong", ["kahan", "", 3])
 def test_wrong_accumulations(wrong):
-    text = r"accumulation: expected one of pairwise, sequential; received .*numerics.md"
+    text = r"accumulation: expected one of pairwise, sequential, .*; received .*numerics.md"
     with pytest.raises(ValueError, match=text):
         jax.config.update("repjax_accumulation", wrong)
     with pytest.raises(ValueError, match=text), repjax.enabled(accumulation=wrong):
@@ -290,7 +290,9 @@ def test_a_hook_that_reaches_only_some_programs_is_noticed(monkeypatch):
     hooks = iter([config._lower])
 
     def first_only(jaxpr, *args, **kwargs):
-        return next(hooks, config._stock_lower)(jaxpr, *args, **kwargs)
+        is_canary = config._canary_p.name in str(jaxpr)  # not the making of its operand
+        hook = next(hooks, config._stock_lower) if is_canary else config._stock_lower
+        return hook(jaxpr, *args, **kwargs)
 
     monkeypatch.setattr(pxla, "lower_sharding_computation", config._stock_lower)
     monkeypatch.setattr(config, "_lower", first_only)
