@@ -17,14 +17,7 @@ setup(
             "repjax.primitives.contract._native",
             [f"{folder}/contract.cc"],
             depends=[f"{folder}/{name}.h" for name in ("chains", "floats", "integers")],
-            extra_compile_args=[
-                *headers,
-                "-g0",
-                "-O3",
-                "-Wno-psabi",
-                "-std=c++17",
-                "-ffp-contract=off",
-            ],
+            extra_compile_args=[*headers, *options],
             extra_link_args=["-static-libstdc++", "-static-libgcc"],
             optional=True,
         )

@@ -3,10 +3,10 @@
     python benchmarks/contractions.py [--quick] [--output benchmarks/results/contractions]
 
 Of each case plain JAX, repjax ``sequential`` and repjax ``order_independent`` are run in turns;
-the figures are the minima.  The errors are those
-of one product of 256 x 1024 by 1024 x 256, relative to the sum of the absolute values of its
-terms, in units of 2**-24, with inputs rounded to 11 bits (TF32) for comparison.  With --output,
-writes OUTPUT.md, OUTPUT.json and, where matplotlib is installed, OUTPUT.png: time against size.
+the figures are the minima.  The errors are those of one product of 256 x 1024 by 1024 x 256,
+relative to the sum of the absolute values of its terms, in units of 2**-24, with inputs rounded
+to 11 bits (TF32) for comparison.  With --output, writes OUTPUT.md, OUTPUT.json and OUTPUT.png,
+time against size, for which matplotlib must be installed.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def convolutions():
         x, w = values(images), values(kernel, 1)
         g = values(jax.eval_shape(convolve, x, w).shape, 2)
         yield name, convolve, (x, w)
-        yield "its input gradient", lambda g, w, f=convolve, x=x: _transposed(f, 0, x, w)(g), (g, w)
-        yield (
-            "its kernel gradient",
-            lambda g, x, f=convolve, w=w: _transposed(f, 1, x, w)(g),
-            (g, x),
-        )
+        yield "its input gradient", _gradient(convolve, x), (g, w)
+        yield "its kernel gradient", _gradient(lambda w, x, f=convolve: f(x, w), w), (g, x)
 
 
-def _transposed(function, argument, x, w):
-    fixed = (lambda x: function(x, w)) if argument == 0 else (lambda w: function(x, w))
-    return lambda g: jax.linear_transpose(fixed, (x, w)[argument])(g)[0]
+def _gradient(function, like):
+    """By the first operand, which is like ``like``: of the cotangent and the second operand."""
+
+    def gradient(cotangent, other):
+        return jax.linear_transpose(lambda x: function(x, other), like)(cotangent)[0]
+
+    return gradient
 
 
 def compiled(function, args):
@@ -106,7 +106,7 @@ def measure(function, args, seconds: float) -> dict[str, float]:
 
 
 def _trained():
-    """Activations, gradients and probabilities of LeNet-5 after some steps on real digits."""
+    """Gradients and probabilities of LeNet-5 after some steps on real digits."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -162,7 +162,7 @@ def _tf32(x):
     return ((bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def accuracy() -> dict[str, dict[str, float]]:
+def accuracy() -> dict[str, dict[str, list[float]]]:
     """The largest and the mean error of each way, per data set."""
     products = {
         "plain": jax.jit(lax.dot),

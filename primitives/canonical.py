@@ -177,6 +177,15 @@ def power_of_two(exponent):
     return from_bits((exponent + 1023) << 52, np.float64)
 
 
+def to_integers(x, exponent):
+    """``x * 2**exponent`` rounded to an integer, ties to even, as float64.
+
+    Finite float32 and int64 of shapes that broadcast, with 2**exponent normal in float64.
+    """
+    product = to_float64(x) * power_of_two(exponent)
+    return lax.round(product, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
 def from_integers(total, exponent):
     """``total * 2**exponent`` rounded to float32 once, canonical; two int64 arrays.
 

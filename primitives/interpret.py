@@ -145,14 +145,21 @@ def check_contraction(contraction: str) -> str:
     return _check("contraction", contraction, CONTRACTIONS)
 
 
+def check_orders(accumulation: str | None, contraction: str | None) -> None:
+    """Check those that are given."""
+    if accumulation is not None:
+        check_accumulation(accumulation)
+    if contraction is not None:
+        check_contraction(contraction)
+
+
 @contextlib.contextmanager
 def orders(accumulation: str | None = None, contraction: str | None = None) -> Iterator[None]:
     """Within the block, other default orders; None leaves one as it is."""
-    with contextlib.ExitStack() as stack:
-        if accumulation is not None:
-            stack.enter_context(default_accumulation(check_accumulation(accumulation)))
-        if contraction is not None:
-            stack.enter_context(default_contraction(check_contraction(contraction)))
+    check_orders(accumulation, contraction)
+    accumulation = accumulation or default_accumulation.value
+    contraction = contraction or default_contraction.value
+    with default_accumulation(accumulation), default_contraction(contraction):
         yield
 
 

@@ -82,13 +82,9 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
 
     # E - t, from the exponent field of float32, whose bias is 127.
     grid = lax.convert_element_type(lax.min(high, np.int32(0xFE)), np.int64) - (127 + t)
-    scale = canonical.power_of_two(
-        -_gather_like(updates, grid, indices, dimension_numbers, **options)
-    )
+    own_grid = _gather_like(updates, grid, indices, dimension_numbers, **options)
     finite_updates = lax.select(finite, updates, lax.full_like(updates, 0))
-    steps = lax.round(
-        canonical.to_float64(finite_updates) * scale, lax.RoundingMethod.TO_NEAREST_EVEN
-    )
+    steps = canonical.to_integers(finite_updates, -own_grid)
     total = lax.scatter_add(
         lax.full(operand.shape, 0, np.int64),
         indices,

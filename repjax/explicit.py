@@ -17,8 +17,7 @@ from typing import Any
 from repjax.primitives.arithmetic import canonicalize
 from repjax.primitives.interpret import (
     Context,
-    check_accumulation,
-    check_contraction,
+    check_orders,
     interpret_closed,
     orders,
 )
@@ -36,10 +35,7 @@ def explicit(
 
     JAX and NumPy arrays among the arguments are its operands; anything else is static.
     """
-    if accumulation is not None:
-        check_accumulation(accumulation)
-    if contraction is not None:
-        check_contraction(contraction)
+    check_orders(accumulation, contraction)
 
     @functools.wraps(function)
     def twin(*args, **kwargs):

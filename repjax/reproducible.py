@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from repjax import rewrite
-from repjax.primitives.interpret import check_accumulation, check_contraction, orders
+from repjax.primitives.interpret import check_orders, orders
 from repjax.tracing import trace
 
 _DIFFERENTIATED = (
@@ -62,10 +62,7 @@ def reproducible(
         return functools.partial(
             reproducible, accumulation=accumulation, contraction=contraction, **jit_options
         )
-    if accumulation is not None:
-        check_accumulation(accumulation)
-    if contraction is not None:
-        check_contraction(contraction)
+    check_orders(accumulation, contraction)
 
     @functools.wraps(fn)
     def program(*args, **kwargs):

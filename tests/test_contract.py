@@ -18,17 +18,23 @@ BODIES = sequential.dot_general_body, convolution.conv_general_dilated_body
 KERNEL = native.dot_general, native.conv_general_dilated
 
 
-def implementations():
-    """Both of the bodies, then of the kernel with each of this machine's instruction sets."""
-    yield BODIES
+def each_instruction_set():
+    """The kernel uses each of this machine's while its name is yielded."""
     in_use, _ = native.in_use()
     try:
         for name in native.instruction_sets():
             native.choose(name)
-            yield KERNEL
+            yield name
     finally:
         if in_use:
             native.choose(in_use)
+
+
+def implementations():
+    """Both of the bodies, then of the kernel with each of this machine's instruction sets."""
+    yield BODIES
+    for _ in each_instruction_set():
+        yield KERNEL
 
 
 # --- data ------------------------------------------------------------------------------

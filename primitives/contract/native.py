@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives.contract import order_independent
-from repjax.primitives.contract.sequential import check_float32
+from repjax.primitives.contract.sequential import check_float32, free_dimensions
 from repjax.primitives.reduce.window import output_size, pad_dilated
 
 #: The operands' type, the result's and the name of the FFI call.
@@ -139,9 +139,9 @@ def order_independent_convolution(lhs, rhs, **parameters):
     """``order_independent.conv_general_dilated_body`` with its sums by the kernel."""
 
     def exact_convolution(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups):
+        axes = tuple(range(lhs.ndim))
         if _has_strided_holes(strides, lhs_dilation):
-            lhs = pad_dilated(lhs, 0, [(0, 0)] * 2 + list(padding), [1, 1, *lhs_dilation])
-            padding, lhs_dilation = [(0, 0) for _ in strides], [1 for _ in strides]
+            lhs, padding, lhs_dilation = _fill_holes(lhs, axes, padding, lhs_dilation)
         return _convolution(
             lhs,
             rhs,
@@ -149,7 +149,7 @@ def order_independent_convolution(lhs, rhs, **parameters):
             padding,
             lhs_dilation,
             rhs_dilation=rhs_dilation,
-            dimension_numbers=(tuple(range(lhs.ndim)),) * 3,
+            dimension_numbers=(axes, axes, axes),
             feature_group_count=groups,
             batch_group_count=1,
         )
@@ -161,10 +161,7 @@ def order_independent_convolution(lhs, rhs, **parameters):
 
 def _dot_general(lhs, rhs, dimension_numbers):
     contracting, batch = dimension_numbers
-    free = [
-        [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
-        for i, x in enumerate((lhs, rhs))
-    ]
+    free = [free_dimensions(x, contracting[i], batch[i]) for i, x in enumerate((lhs, rhs))]
     shape = [lhs.shape[d] for d in (*batch[0], *free[0])] + [rhs.shape[d] for d in free[1]]
     in_lhs, in_rhs, in_out = map(_strides, (lhs.shape, rhs.shape, shape))
     out = iter(in_out)
@@ -202,24 +199,28 @@ def conv_general_dilated(
         "feature_group_count": feature_group_count,
         "batch_group_count": batch_group_count,
     }
-    dilated = any(dilation > 1 for dilation in lhs_dilation)
 
     def with_holes(lhs, rhs):
-        rank = range(lhs.ndim - 2)
-        if dilated:
-            pads, dilations = [(0, 0)] * lhs.ndim, [1] * lhs.ndim
-            for d, *dims in zip(dimension_numbers[0][2:], padding, lhs_dilation, strict=True):
-                pads[d], dilations[d] = dims
-            lhs = pad_dilated(lhs, 0, pads, dilations)
-        pads = [(0, 0) for _ in rank] if dilated else padding
-        return _convolution(lhs, rhs, window_strides, pads, [1 for _ in rank], **parameters)
+        lhs, *filled = _fill_holes(lhs, dimension_numbers[0], padding, lhs_dilation)
+        return _convolution(lhs, rhs, window_strides, *filled, **parameters)
 
     def without_holes(lhs, rhs):
         return _convolution(lhs, rhs, window_strides, padding, lhs_dilation, **parameters)
 
-    if not dilated or _has_strided_holes(window_strides, lhs_dilation):
+    if all(dilation == 1 for dilation in lhs_dilation):
+        return without_holes(lhs, rhs)
+    if _has_strided_holes(window_strides, lhs_dilation):
         return with_holes(lhs, rhs)
     return lax.cond(jax.numpy.isfinite(rhs).all(), without_holes, with_holes, lhs, rhs)
+
+
+def _fill_holes(lhs, lhs_spec, padding, lhs_dilation):
+    """``lhs`` dilated and padded, and the padding and dilation that are left to do: none."""
+    pads, dilations = [(0, 0)] * lhs.ndim, [1] * lhs.ndim
+    for d, pad, dilation in zip(lhs_spec[2:], padding, lhs_dilation, strict=True):
+        pads[d], dilations[d] = pad, dilation
+    rank = len(padding)
+    return pad_dilated(lhs, 0, pads, dilations), [(0, 0)] * rank, [1] * rank
 
 
 def _has_strided_holes(strides, lhs_dilation) -> bool:

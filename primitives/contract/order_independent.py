@@ -35,7 +35,7 @@ from jax import lax
 
 from repjax.primitives import canonical
 from repjax.primitives.contract.convolution import gather_patches, pieces
-from repjax.primitives.contract.sequential import check_float32
+from repjax.primitives.contract.sequential import check_float32, free_dimensions
 from repjax.primitives.reduce.window import output_size, pad_dilated
 
 _BITS = 22
@@ -65,10 +65,9 @@ def _largest(exponents, axes):
 
 
 def _round(x, exponent):
-    """RNE(x * 2**exponent) as float64; ``exponent`` is int32 and broadcasts."""
+    """``canonical.to_integers`` with an int32 exponent, which broadcasts."""
     exponent = lax.broadcast_in_dim(exponent, x.shape, range(x.ndim))
-    scale = canonical.power_of_two(lax.convert_element_type(exponent, np.int64))
-    return lax.round(canonical.to_float64(x) * scale, lax.RoundingMethod.TO_NEAREST_EVEN)
+    return canonical.to_integers(x, lax.convert_element_type(exponent, np.int64))
 
 
 def _finite(x):
@@ -85,10 +84,7 @@ def _with_infinities(contract, lhs, rhs, finite, result):
 
     def replace(lhs, rhs, result):
         def signs(x):
-            ones = lax.select(
-                x == 0, x, lax.select(x > 0, lax.full_like(x, 1), lax.full_like(x, -1))
-            )
-            return canonical.to_float64(lax.select(_finite(x)[0], ones, x))
+            return canonical.to_float64(lax.select(_finite(x)[0], lax.sign(x), x))
 
         total = contract(signs(lhs), signs(rhs))
         small = lax.abs(total) < np.inf
@@ -112,10 +108,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     """
     check_float32("dot_general", lhs, rhs)
     contracting, batch = dimension_numbers
-    free = [
-        [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
-        for i, x in enumerate((lhs, rhs))
-    ]
+    free = [free_dimensions(x, contracting[i], batch[i]) for i, x in enumerate((lhs, rhs))]
     shape = [lhs.shape[d] for d in (*batch[0], *free[0])] + [rhs.shape[d] for d in free[1]]
     terms = math.prod(lhs.shape[d] for d in contracting[0])
     if 0 in (*shape, terms):
@@ -169,7 +162,7 @@ def _exact_dot(lhs, rhs, dimension_numbers):
 
     def flatten(x, i):
         """With one axis of terms, the last; and the axes of the batch in front."""
-        free = [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
+        free = free_dimensions(x, contracting[i], batch[i])
         x = lax.transpose(x, [*batch[i], *free, *contracting[i]])
         return lax.reshape(x, [*x.shape[: len(batch[i]) + len(free)], terms])
 

@@ -119,6 +119,11 @@ def check_float32(operation: str, *operands) -> None:
             )
 
 
+def free_dimensions(x, contracting, batch) -> list[int]:
+    """The dimensions of an operand of ``dot_general`` that are neither."""
+    return [d for d in range(x.ndim) if d not in (*contracting, *batch)]
+
+
 def dot_general_body(lhs, rhs, *, dimension_numbers):
     """``jax.lax.dot_general`` as sequential FMA chains.
 
@@ -139,7 +144,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
 
     def flatten(x, contracting, batch):
         """As [K, batch, free], and the batch and the free shape."""
-        free = [d for d in range(x.ndim) if d not in (*contracting, *batch)]
+        free = free_dimensions(x, contracting, batch)
         shapes = [[x.shape[d] for d in dims] for dims in (contracting, batch, free)]
         x = lax.transpose(x, [*contracting, *batch, *free])
         return lax.reshape(x, [math.prod(shape) for shape in shapes]), shapes[1:]

@@ -83,9 +83,8 @@ def _order_independent(x, axis):
     finite = field < 0xFF
     largest = lax.reduce_max(lax.select(finite, field, lax.full_like(field, 0)), (axis,))
     grid = lax.convert_element_type(largest, np.int64) - (127 + t)
-    scale = lax.expand_dims(canonical.power_of_two(-grid), (axis,))
-    steps = canonical.to_float64(lax.select(finite, x, lax.full_like(x, 0))) * scale
-    steps = lax.round(steps, lax.RoundingMethod.TO_NEAREST_EVEN)
+    finite_x = lax.select(finite, x, lax.full_like(x, 0))
+    steps = canonical.to_integers(finite_x, -lax.expand_dims(grid, (axis,)))
     total = lax.reduce_sum(lax.convert_element_type(steps, np.int64), (axis,))
     result = canonical.from_integers(total, grid)
 
