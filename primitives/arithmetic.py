@@ -100,11 +100,20 @@ def _mul(x, y):
 def _through_float64(operation):
     """A correctly rounded operation: in float64, guarded, rounded to float32, guarded."""
 
-    def body(*operands, rounded=canonical.to_float32):
+    def body(*operands, rounded=canonical.to_float32, narrowed=canonical.guard):
         wide = operation(*map(canonical.to_float64, operands))
-        return rounded(canonical.guard(wide))
+        return rounded(narrowed(wide))
 
     return body
+
+
+def _may_narrow(body):
+    """The body without the 64-bit guard, for CPUs, whose float32 operations round correctly too.
+
+    LLVM narrows them where that is so; XLA's product with the reciprocal of a constant is in
+    float64, and close enough.
+    """
+    return partial(body, narrowed=lambda x: x)
 
 
 _div = _through_float64(lax.div)
@@ -214,9 +223,9 @@ def rounded_to_odd(body):
 add_p = define("add", _add, lax.add, halves=canonical.flush)
 sub_p = define("sub", _sub, lax.sub, halves=canonical.flush)
 mul_p = define("mul", _mul, lax.mul)
-div_p = define("div", _div, lax.div)
+div_p = define("div", _div, lax.div, on_cpu=_may_narrow(_div))
 neg_p = define("neg", _neg, lax.neg, halves=canonical.flush)
-sqrt_p = define("sqrt", _sqrt, lax.sqrt)
+sqrt_p = define("sqrt", _sqrt, lax.sqrt, on_cpu=_may_narrow(_sqrt))
 rsqrt_p = define("rsqrt", _rsqrt, lax.rsqrt, half_body=rounded_to_odd(_rsqrt))
 square_p = define("square", lambda x: _mul(x, x), lax.square)
 integer_pow_p = define("integer_pow", _integer_pow, lax.integer_pow)

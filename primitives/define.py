@@ -51,7 +51,7 @@ def define(
     halves: Callable[..., Any] | None = canonical.guard,
     half_body: Callable[..., Any] | None = None,
     own_value: bool = False,
-    on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
+    on_cpu: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -70,8 +70,7 @@ def define(
       half_body: for these formats, the body, where that of float32 would round twice.
       own_value: whether the derivative of ``stock`` computes the result in another way than
         ``stock`` does.  The primitive's has the result of ``body`` either way.
-      on_cpu: called when lowering for CPU: a faster function with the bits of ``body``, or
-        None where this machine has none.
+      on_cpu: a function with the bits of ``body`` that is faster on CPUs.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -98,7 +97,7 @@ def define(
         return pack([_type(x, avals) for x in out])
 
     def lower(ctx, *args, platform, **params):
-        function = (platform == "cpu" and on_cpu()) or body
+        function = on_cpu if platform == "cpu" and on_cpu else body
         if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
             function = _in_float32(half_body or function, ctx.avals_out, halves, pack)
         # A body knows nothing of shardings, which an explicit mesh would have in its types.

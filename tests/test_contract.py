@@ -11,11 +11,13 @@ import pytest
 import reference
 from jax import lax
 
-from repjax.primitives.contract import convolution, native, sequential
+from repjax.primitives import native
+from repjax.primitives.contract import convolution, sequential
+from repjax.primitives.contract import native as kernel
 
 #: The algorithms: dot_general and conv_general_dilated, compiled by XLA or by the C++ kernel.
 BODIES = sequential.dot_general_body, convolution.conv_general_dilated_body
-KERNEL = native.dot_general, native.conv_general_dilated
+KERNEL = kernel.dot_general, kernel.conv_general_dilated
 
 
 def each_instruction_set():

@@ -1,9 +1,11 @@
-"""The C++ kernel of contractions: its blocks and threads change nothing, and it is optional.
+"""The C++ kernels: their blocks and threads change nothing, and they are optional.
 
-That it computes what the contract says, with each instruction set, is in test_contract.py.
+That contractions are what the contract says, with each instruction set, is in test_contract.py.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import jax
 import numpy as np
@@ -13,13 +15,15 @@ from test_contract import (
     DATA,
     MATRIX,
     assert_same_bits,
+    each_instruction_set,
     implementations,
     run,
     with_gradients,
 )
 
 import repjax
-from repjax.primitives.contract import native
+from repjax.primitives import canonical, native
+from repjax.primitives.reduce import sums
 
 needs_kernel = pytest.mark.skipif(
     not native.instruction_sets(), reason="the kernel was not compiled: no C++ compiler here"
@@ -79,11 +83,54 @@ def test_blocks_of_convolutions(layout, stride):
                 assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
 
 
+# Around the sizes of vectors, of steps of eight and of 64 rows, and of blocks (512 columns,
+# 32,768 elements of a row); several threads.
+SUMS = [
+    *(((n,), (0,)) for n in (1, 2, 3, 7, 16, 33, 127, 1000, 4097, 70001, 300000)),
+    *(((rows, n), (1,)) for rows, n in ((5, 64), (100, 129), (1000, 3), (4, 100000))),
+    *(((n, columns), (0,)) for n, columns in ((64, 120), (65, 700), (128, 9), (1000, 3))),
+    ((8, 16, 16, 16), (0, 1, 2)),
+    ((3, 70, 600), (1,)),
+    ((2, 129, 5), (0, 2)),
+    ((3, 0, 4), (0,)),
+    ((3, 0, 4), (1,)),
+    ((3, 3), ()),
+]
+
+
+@needs_kernel
+@pytest.mark.parametrize("accumulation", ["pairwise", "sequential"])
+@pytest.mark.parametrize("data", ["normal", "underflowing", "any_bits"])
+def test_sums(data, accumulation):
+    def canonical_sum(body, x, **parameters):
+        return canonical.canonicalize(body(canonical.canonicalize(x), **parameters))
+
+    for shape, axes in SUMS:
+        x = DATA[data](np.random.default_rng(1), shape)
+        parameters = {"axes": axes, "accumulation": accumulation}
+        expected = run(partial(canonical_sum, sums.reduce_sum_body), x, **parameters)
+        for _ in each_instruction_set():
+            actual = run(partial(canonical_sum, sums.reduce_sum_kernel), x, **parameters)
+            assert_same_bits(actual, expected)
+
+
+@needs_kernel
+def test_the_order_of_sums_matters():
+    """So that the test above can fail."""
+    x = DATA["normal"](np.random.default_rng(1), (1000,))
+    results = {
+        run(sums.reduce_sum_kernel, x, axes=(0,), accumulation=order).item()
+        for order in ("pairwise", "sequential")
+    }
+    assert len(results) == 2
+
+
 @needs_kernel
 def test_the_primitives_use_it():
     x = np.ones((3, 3), np.float32)
-    text = jax.jit(repjax.reproducible(lambda x: x @ x)).lower(x).as_text()
-    assert ("@repjax_contract" in text) == native.available()
+    text = jax.jit(repjax.reproducible(lambda x: (x @ x).sum())).lower(x).as_text()
+    assert ("custom_call @repjax_contract" in text) == native.available()
+    assert ("custom_call @repjax_reduce_sum" in text) == native.available()
 
 
 @pytest.fixture

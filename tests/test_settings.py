@@ -18,7 +18,7 @@ from audited import audited
 from programs import PROGRAMS, golden
 
 import repjax
-from repjax.primitives.contract import native
+from repjax.primitives import native
 
 SCRIPT = pathlib.Path(__file__).with_name("programs.py")
 

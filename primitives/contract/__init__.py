@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import batching
 
+from repjax.primitives import native as _native
 from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
 from repjax.primitives.contract import (
     convolution,
@@ -50,10 +51,8 @@ def _in_order(bodies):
 
 
 def _define(name, stock, bodies, on_cpu):
-    fast = _in_order({**bodies, **on_cpu})
-    return define(
-        name, _in_order(bodies), stock, on_cpu=lambda: fast if native.available() else None
-    )
+    body = _in_order(bodies)
+    return define(name, body, stock, on_cpu=_native.or_body(_in_order(on_cpu), body))
 
 
 dot_general_p = _define(

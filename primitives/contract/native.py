@@ -1,22 +1,10 @@
-"""The C++ kernel for contractions on CPU: optional, with the bits of the bodies.
-
-``native/contract.cc`` is compiled when the package is installed with a C++ compiler at
-hand, and called through XLA's FFI.  Without it, the bodies are compiled by XLA: the same
-bits, many times slower.  The environment variable ``REPJAX_NATIVE`` says which is used:
-``off``, or one of this machine's instruction sets (``AVX512``, ``AVX2``, ``NEON``,
-``PLAIN``); by default the best one that has fused multiply-adds.
-"""
+"""Contractions by the C++ kernel of :mod:`repjax.primitives.native`."""
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import functools
 import itertools
 import math
-import os
-import pathlib
-import sysconfig
 
 import jax
 import numpy as np
@@ -31,67 +19,6 @@ _TARGETS = {
     np.dtype(np.float32): (np.float32, "repjax_contract"),
     np.dtype(np.float64): (np.int64, "repjax_contract_integers"),
 }
-_LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-# Emulated fused multiply-adds: XLA's code for the bodies is faster.
-_SLOW = "PLAIN"
-
-
-@functools.cache
-def _load() -> ctypes.CDLL | str:
-    """The kernel, registered with XLA, or why there is none."""
-    if not _LIBRARY.exists():
-        return "it was not compiled when repjax was installed"
-    try:
-        library = ctypes.CDLL(str(_LIBRARY))
-        for _, name in _TARGETS.values():
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), "cpu")
-    except Exception as error:  # whatever is wrong with it, there are the bodies
-        return f"it cannot be loaded: {error}"
-    library.repjax_instruction_set.restype = ctypes.c_char_p
-    library.repjax_instruction_set.argtypes = library.repjax_choose.argtypes = [ctypes.c_int64]
-    return library
-
-
-def instruction_sets() -> list[str]:
-    """Those of this machine that the kernel can use, the best first."""
-    library = _load()
-    if isinstance(library, str):
-        return []
-    names = map(library.repjax_instruction_set, itertools.count())
-    return [name.decode() for name in itertools.takewhile(lambda name: name, names)]
-
-
-def choose(name: str) -> None:
-    """Use another instruction set, from now on and in all threads; no bits change."""
-    _load().repjax_choose(instruction_sets().index(name))
-
-
-@functools.cache
-def in_use() -> tuple[str | None, str]:
-    """The instruction set that is used, or None and why the kernel is not.
-
-    Raises:
-      ValueError: ``REPJAX_NATIVE`` names no instruction set of this machine.
-    """
-    wanted = os.environ.get("REPJAX_NATIVE", "")
-    if wanted == "off":
-        return None, "REPJAX_NATIVE is off"
-    library, names = _load(), instruction_sets()
-    if wanted and wanted not in names:
-        reason = f"; {library}" if isinstance(library, str) else ""
-        raise ValueError(
-            f"REPJAX_NATIVE: expected {' or '.join(('off', *names))}, received {wanted!r}{reason}"
-        )
-    if isinstance(library, str):
-        return None, library
-    if not wanted and names[0] == _SLOW:
-        return None, "this processor has no fused multiply-add"
-    choose(wanted or names[0])
-    return wanted or names[0], ""
-
-
-def available() -> bool:
-    return in_use()[0] is not None
 
 
 def _strides(shape) -> list[int]:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives import canonical
+from repjax.primitives import canonical, native
 from repjax.primitives.arithmetic import materialize_p, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, rule
@@ -123,6 +124,24 @@ def multiply(x, y):
     return [canonical.guard(lax.mul(a, b)) for a, b in zip(x, y, strict=True)]
 
 
+#: Elements of an array that does not stay in the caches.  XLA fuses a pairwise sum with what
+#: computes its terms, so that they need not be written and read.
+_LARGE = 1 << 19
+
+
+def reduce_sum_kernel(x, *, axes, accumulation):
+    """The body of ``reduce_sum`` by the C++ kernel."""
+    x, axis = collapse(x, axes)
+    kept = (*x.shape[:axis], *x.shape[axis + 1 :])
+    in_memory = accumulation == "pairwise" and x.size > _LARGE
+    if in_memory or x.size == 0 or accumulation == "order_independent":
+        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    call = jax.ffi.ffi_call("repjax_reduce_sum", jax.ShapeDtypeStruct((outer, inner), x.dtype))
+    result = call(x.reshape(outer, x.shape[axis], inner), accumulation=accumulation)
+    return lax.reshape(result, kept)
+
+
 def _reduction(combine, identity):
     def body(x, *, axes, accumulation):
         x, axis = collapse(x, axes)
@@ -134,7 +153,14 @@ def _reduction(combine, identity):
     return body
 
 
-reduce_sum_p = define("reduce_sum", _reduction(add, 0), lax.reduce_sum, halves=canonical.flush)
+reduce_sum_body = _reduction(add, 0)
+reduce_sum_p = define(
+    "reduce_sum",
+    reduce_sum_body,
+    lax.reduce_sum,
+    halves=canonical.flush,
+    on_cpu=native.or_body(reduce_sum_kernel, reduce_sum_body),
+)
 reduce_prod_p = define("reduce_prod", _reduction(multiply, 1), lax.reduce_prod, own_value=True)
 
 

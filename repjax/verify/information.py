@@ -11,8 +11,7 @@ import optax
 
 from repjax._version import __version__
 from repjax.config import state
-from repjax.primitives import CONTRACT_VERSION
-from repjax.primitives.contract import native
+from repjax.primitives import CONTRACT_VERSION, native
 from repjax.primitives.interpret import default_accumulation, default_contraction
 
 

@@ -10,53 +10,24 @@
 // The same for integers held by float64, whose sums are int64: the exact products of
 // repjax.primitives.contract.order_independent.
 
+#include "instruction_sets.h"
+#include "threads.h"
+
 #include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <condition_variable>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <mutex>
-#include <type_traits>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 namespace ffi = xla::ffi;
 
+namespace repjax {
 namespace {
-
-// ---- Instruction sets -------------------------------------------------------------------
-
-// A function that continues the chains of some rows of accumulators over the terms [0, terms).
-template <class Element, class Result>
-struct Tile {
-  int rows;
-  void (*run)(int64_t terms, const Element* const* lhs, const int64_t* lhs_k, const Element* rhs,
-              const int64_t* rhs_k, Result* const* rows, bool first, bool last);
-};
-
-template <class Element, class Result>
-struct Chains {
-  int lanes;
-  int vectors;
-  Tile<Element, Result> (*tile_for)(int vectors, int64_t rows);
-  void (*pack)(const Element* from, const int64_t* a, int64_t rows, const int64_t* b,
-               int64_t columns, Element* to);
-};
-
-struct InstructionSet {
-  const char* name;
-  const Chains<float, float>& floats;
-  const Chains<double, int64_t>& integers;
-};
 
 const Chains<float, float>& chains(const InstructionSet& set, float) { return set.floats; }
 const Chains<double, int64_t>& chains(const InstructionSet& set, double) { return set.integers; }
@@ -67,147 +38,6 @@ bool contiguous(const int64_t* offsets, int64_t count) {
   }
   return true;
 }
-
-// Four elements of two vectors of four.
-template <int i, int j, int k, int l, class Four>
-inline Four shuffle(Four x, Four y) {
-#if defined(__clang__)
-  return __builtin_shufflevector(x, y, i, j, k, l);
-#else
-  typedef std::conditional_t<sizeof(x[0]) == 4, int32_t, int64_t> Index;
-  typedef Index Indices __attribute__((vector_size(sizeof(Four))));
-  return __builtin_shuffle(x, y, Indices{i, j, k, l});
-#endif
-}
-
-// to[l * width + j] = from[b[j] + l] for j and l below 4.
-template <class Element>
-inline void transpose_four(const Element* from, const int64_t* b, Element* to, int64_t width) {
-  typedef Element Four __attribute__((vector_size(4 * sizeof(Element))));
-  Four x[4];
-  for (int j = 0; j < 4; ++j) __builtin_memcpy(&x[j], from + b[j], sizeof(Four));
-  const Four p = shuffle<0, 4, 1, 5>(x[0], x[1]), q = shuffle<0, 4, 1, 5>(x[2], x[3]);
-  const Four r = shuffle<2, 6, 3, 7>(x[0], x[1]), s = shuffle<2, 6, 3, 7>(x[2], x[3]);
-  const Four y[4] = {shuffle<0, 1, 4, 5>(p, q), shuffle<2, 3, 6, 7>(p, q),
-                     shuffle<0, 1, 4, 5>(r, s), shuffle<2, 3, 6, 7>(r, s)};
-  for (int l = 0; l < 4; ++l) __builtin_memcpy(to + l * width, &y[l], sizeof(Four));
-}
-
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f")
-#endif
-namespace avx512 {
-constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
-namespace floats {
-constexpr int kLanes = 16, kVectors = 4;
-#include "floats.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
-}  // namespace floats
-namespace integers {
-constexpr int kLanes = 8, kVectors = 4;
-#include "integers.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
-static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
-}  // namespace integers
-}  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-namespace avx2 {
-constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
-namespace floats {
-constexpr int kLanes = 8, kVectors = 2;
-#include "floats.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
-}  // namespace floats
-namespace integers {
-constexpr int kLanes = 4, kVectors = 2;
-#include "integers.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
-static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
-}  // namespace integers
-}  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-#elif defined(__aarch64__)
-
-namespace neon {
-constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
-namespace floats {
-constexpr int kLanes = 4, kVectors = 4;
-#include "floats.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
-static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
-}  // namespace floats
-namespace integers {
-constexpr int kLanes = 2, kVectors = 4;
-#include "integers.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
-static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
-}  // namespace integers
-}  // namespace neon
-
-#endif
-
-// The C library's fma for floats, which is slow where the processor has none; exact products
-// of integers need none.
-namespace plain {
-constexpr int Rows(int) { return 1; }
-namespace floats {
-constexpr int kLanes = 4, kVectors = 2;
-#include "floats.h"
-static inline Vector fma(Vector a, Vector b, Vector c) {
-  for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
-  return c;
-}
-static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
-}  // namespace floats
-namespace integers {
-constexpr int kLanes = 2, kVectors = 2;
-#include "integers.h"
-static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
-static inline Vector broadcast(double x) { return Vector{x, x}; }
-}  // namespace integers
-}  // namespace plain
-
-#if defined(__x86_64__)
-const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains};
-const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains};
-#elif defined(__aarch64__)
-const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains};
-#endif
-const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains};
-
-// All of this machine, the best first.
-std::vector<const InstructionSet*> instruction_sets() {
-  std::vector<const InstructionSet*> all;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) all.push_back(&kAvx512);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
-#elif defined(__aarch64__)
-  all.push_back(&kNeon);
-#endif
-  all.push_back(&kPlain);
-  return all;
-}
-
-std::atomic<const InstructionSet*> chosen{nullptr};
 
 // XLA's threads flush subnormals; inside a chain they count.
 class IeeeArithmetic {
@@ -416,38 +246,6 @@ void transpose(P& p) {
   for (Dimension* d : {&p.g, &p.m, &p.n, &p.k}) std::swap(d->strides[kLhs], d->strides[kRhs]);
 }
 
-// Blocks of the result, done by this thread and by those of XLA's pool that have time.
-template <class Element, class Result>
-struct Work {
-  Problem<Element, Result> problem;
-  const Chains<Element, Result>* set;
-  int64_t rows, columns;  // of a block
-  int64_t blocks_m, blocks_n, blocks;
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::condition_variable all_done;
-  int64_t done = 0;
-
-  void run() {
-    int64_t mine = 0;
-    for (int64_t i; (i = next.fetch_add(1)) < blocks; ++mine) {
-      const int64_t g = i / (blocks_m * blocks_n);
-      const int64_t m = i / blocks_n % blocks_m * rows, n = i % blocks_n * columns;
-      run_block(problem, *set, g, m, std::min(m + rows, problem.m.size), n,
-                std::min(n + columns, problem.n.size));
-    }
-    if (mine == 0) return;
-    std::lock_guard<std::mutex> lock(mutex);
-    done += mine;
-    if (done == blocks) all_done.notify_all();
-  }
-
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex);
-    all_done.wait(lock, [this] { return done == blocks; });
-  }
-};
-
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
 template <class Element, class Result>
@@ -457,36 +255,34 @@ void contract(Problem<Element, Result> problem, int64_t threads,
   transpose(transposed);
   if (cost(transposed, set) < cost(problem, set)) problem = transposed;
 
-  auto work = std::make_shared<Work<Element, Result>>();
-  work->problem = problem;
-  work->set = &set;
-  const auto& p = work->problem;
+  const auto& p = problem;
   const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
   threads = std::max<int64_t>(1, std::min<int64_t>(threads, operations / kSmall));
   // Blocks for all threads, and some more, for those that come late.
   const int64_t wanted = threads == 1 ? 1 : 4 * threads;
   const int64_t width = set.lanes * set.vectors;
-  work->rows = p.m.size;
-  work->columns = std::min(p.n.size, kColumns);
+  int64_t rows = p.m.size, columns = std::min(p.n.size, kColumns);  // of a block
+  int64_t blocks_m, blocks_n;
   auto count = [&] {
-    work->blocks_m = (p.m.size + work->rows - 1) / work->rows;
-    work->blocks_n = (p.n.size + work->columns - 1) / work->columns;
-    return work->blocks = p.g.size * work->blocks_m * work->blocks_n;
+    blocks_m = (p.m.size + rows - 1) / rows;
+    blocks_n = (p.n.size + columns - 1) / columns;
+    return p.g.size * blocks_m * blocks_n;
   };
   while (count() < wanted) {
-    if (work->columns > width && work->columns * 2 > work->rows) {
-      work->columns = round_up(work->columns / 2, width);
-    } else if (work->rows > 12) {
-      work->rows = work->rows > 96 ? round_up(work->rows / 2, 12) : (work->rows + 1) / 2;
+    if (columns > width && columns * 2 > rows) {
+      columns = round_up(columns / 2, width);
+    } else if (rows > 12) {
+      rows = rows > 96 ? round_up(rows / 2, 12) : (rows + 1) / 2;
     } else {
       break;
     }
   }
-  for (int64_t i = 1; i < std::min(threads, work->blocks); ++i) {
-    pool->Schedule([work] { work->run(); });
-  }
-  work->run();
-  work->wait();
+  in_parallel(pool, threads, count(), [=, &set](int64_t i) {
+    const int64_t g = i / (blocks_m * blocks_n);
+    const int64_t m = i / blocks_n % blocks_m * rows, n = i % blocks_n * columns;
+    run_block(problem, set, g, m, std::min(m + rows, problem.m.size), n,
+              std::min(n + columns, problem.n.size));
+  });
 }
 
 // problems: of each, the offsets of its first elements in lhs, rhs and out, the number of its
@@ -516,14 +312,15 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<In> lhs, ffi::Buffer<In> rhs
       if (last >= counts[array]) return ffi::Error::InvalidArgument("problems: out of bounds");
     }
     contract(problem, std::max<int64_t>(1, pool.num_threads()),
-             chains(*chosen.load(), Element{}), &pool);
+             chains(instruction_set(), Element{}), &pool);
   }
   return ffi::Error::Success();
 }
 
 }  // namespace
+}  // namespace repjax
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, (handle<ffi::F32, ffi::F32>),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, (repjax::handle<ffi::F32, ffi::F32>),
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
@@ -532,19 +329,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, (handle<ffi::F32, ffi::F32>),
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 // The operands are integers of at most 2**22 in magnitude, and the sums fit into int64.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_integers, (handle<ffi::F64, ffi::S64>),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_integers, (repjax::handle<ffi::F64, ffi::S64>),
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F64>>()
                                   .Arg<ffi::Buffer<ffi::F64>>()
                                   .Attr<ffi::Span<const int64_t>>("problems")
                                   .Ret<ffi::Buffer<ffi::S64>>());
-
-// The name of the instruction set number i of this machine, the best first; null after them.
-extern "C" const char* repjax_instruction_set(int64_t i) {
-  const auto sets = instruction_sets();
-  return i < int64_t(sets.size()) ? sets[i]->name : nullptr;
-}
-
-// Chooses the instruction set number i.
-extern "C" void repjax_choose(int64_t i) { chosen = instruction_sets().at(i); }

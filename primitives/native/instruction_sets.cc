@@ -1,0 +1,190 @@
+// The kernels for each instruction set: the same sources under other compiler options.
+
+#include "instruction_sets.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace repjax {
+namespace {
+
+bool contiguous(const int64_t* offsets, int64_t count) {
+  for (int64_t i = 1; i < count; ++i) {
+    if (offsets[i] != offsets[0] + i) return false;
+  }
+  return true;
+}
+
+// Four elements of two vectors of four.
+template <int i, int j, int k, int l, class Four>
+inline Four shuffle(Four x, Four y) {
+#if defined(__clang__)
+  return __builtin_shufflevector(x, y, i, j, k, l);
+#else
+  typedef std::conditional_t<sizeof(x[0]) == 4, int32_t, int64_t> Index;
+  typedef Index Indices __attribute__((vector_size(sizeof(Four))));
+  return __builtin_shuffle(x, y, Indices{i, j, k, l});
+#endif
+}
+
+// to[l * width + j] = from[b[j] + l] for j and l below 4.
+template <class Element>
+inline void transpose_four(const Element* from, const int64_t* b, Element* to, int64_t width) {
+  typedef Element Four __attribute__((vector_size(4 * sizeof(Element))));
+  Four x[4];
+  for (int j = 0; j < 4; ++j) __builtin_memcpy(&x[j], from + b[j], sizeof(Four));
+  const Four p = shuffle<0, 4, 1, 5>(x[0], x[1]), q = shuffle<0, 4, 1, 5>(x[2], x[3]);
+  const Four r = shuffle<2, 6, 3, 7>(x[0], x[1]), s = shuffle<2, 6, 3, 7>(x[2], x[3]);
+  const Four y[4] = {shuffle<0, 1, 4, 5>(p, q), shuffle<2, 3, 6, 7>(p, q),
+                     shuffle<0, 1, 4, 5>(r, s), shuffle<2, 3, 6, 7>(r, s)};
+  for (int l = 0; l < 4; ++l) __builtin_memcpy(to + l * width, &y[l], sizeof(Four));
+}
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#endif
+namespace avx512 {
+constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
+namespace floats {
+constexpr int kLanes = 16, kVectors = 4;
+#include "floats.h"
+#include "sums.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 8, kVectors = 4;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
+}  // namespace integers
+}  // namespace avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+namespace avx2 {
+constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
+namespace floats {
+constexpr int kLanes = 8, kVectors = 2;
+#include "floats.h"
+#include "sums.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 4, kVectors = 2;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
+}  // namespace integers
+}  // namespace avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#elif defined(__aarch64__)
+
+namespace neon {
+constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
+namespace floats {
+constexpr int kLanes = 4, kVectors = 4;
+#include "floats.h"
+#include "sums.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
+static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 2, kVectors = 4;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
+static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
+}  // namespace integers
+}  // namespace neon
+
+#endif
+
+// The C library's fma for floats, which is slow where the processor has none; exact products
+// of integers need none.
+namespace plain {
+constexpr int Rows(int) { return 1; }
+namespace floats {
+constexpr int kLanes = 4, kVectors = 2;
+#include "floats.h"
+#include "sums.h"
+static inline Vector fma(Vector a, Vector b, Vector c) {
+  for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
+  return c;
+}
+static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
+}  // namespace floats
+namespace integers {
+constexpr int kLanes = 2, kVectors = 2;
+#include "integers.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
+static inline Vector broadcast(double x) { return Vector{x, x}; }
+}  // namespace integers
+}  // namespace plain
+
+#if defined(__x86_64__)
+const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains,
+                                avx512::floats::kSums};
+const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains,
+                              avx2::floats::kSums};
+#elif defined(__aarch64__)
+const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains,
+                              neon::floats::kSums};
+#endif
+const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains,
+                               plain::floats::kSums};
+
+
+// All of this machine, the best first.
+std::vector<const InstructionSet*> instruction_sets() {
+  std::vector<const InstructionSet*> all;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) all.push_back(&kAvx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
+#elif defined(__aarch64__)
+  all.push_back(&kNeon);
+#endif
+  all.push_back(&kPlain);
+  return all;
+}
+
+std::atomic<const InstructionSet*> chosen{nullptr};
+
+}  // namespace
+
+const InstructionSet& instruction_set() { return *chosen.load(); }
+
+}  // namespace repjax
+
+// The name of the instruction set number i of this machine, the best first; null after them.
+extern "C" const char* repjax_instruction_set(int64_t i) {
+  const auto sets = repjax::instruction_sets();
+  return i < int64_t(sets.size()) ? sets[i]->name : nullptr;
+}
+
+// Chooses the instruction set number i.
+extern "C" void repjax_choose(int64_t i) { repjax::chosen = repjax::instruction_sets().at(i); }
