@@ -19,7 +19,7 @@ import sysconfig
 import jax
 
 #: The names of the kernels in XLA and in the library.
-_TARGETS = ("repjax_contract", "repjax_contract_integers", "repjax_reduce_sum")
+_TARGETS = ("repjax_contract", "repjax_contract_order_independent", "repjax_reduce_sum")
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 # Emulated fused multiply-adds: XLA's code for the bodies is faster.
 _SLOW = "PLAIN"

@@ -44,7 +44,8 @@ _EXACT = 53
 _NONE = np.int32(-(1 << 12))
 
 
-def _grid_bits(terms: int) -> int:
+def grid_bits(terms: int) -> int:
+    """t, for sums of so many terms."""
     return min(_BITS, (62 - (terms - 1).bit_length()) // 2)
 
 
@@ -98,10 +99,8 @@ def _all(*conditions):
     return lax.bitwise_and(*results)
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
+def dot_general_body(lhs, rhs, *, dimension_numbers):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
-
-    ``exact_dot(lhs, rhs, dimension_numbers)`` may give the int64 sums of integers in float64.
 
     Raises:
       TypeError: an operand is not float32.
@@ -113,7 +112,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     terms = math.prod(lhs.shape[d] for d in contracting[0])
     if 0 in (*shape, terms):
         return lax.full(shape, 0, np.float32)
-    t = _grid_bits(terms)
+    t = grid_bits(terms)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
@@ -143,7 +142,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
     exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
-    total = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers)
+    total = _exact_dot(alpha, beta, dimension_numbers)
     result = canonical.from_integers(total, lax.convert_element_type(exponent, np.int64))
 
     def dot(lhs, rhs):
@@ -188,14 +187,9 @@ def conv_general_dilated_body(
     dimension_numbers,
     feature_group_count,
     batch_group_count,
-    exact_convolution=None,
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~repjax.primitives.contract.convolution.conv_general_dilated_body`.
-
-    ``exact_convolution(lhs, rhs, strides, padding, lhs_dilation, rhs_dilation, groups)``, on
-    ``[batch, features, ...]`` and ``[outs, features, ...]``, may give the int64 sums of integers
-    in float64.
 
     The exponents are those of coarser rows and columns, so that a convolution of integers is
     left: s of an input feature, e of an element of the batch, f of an output feature.
@@ -222,13 +216,6 @@ def conv_general_dilated_body(
     groups = feature_group_count * batch_group_count  # one of the two is 1
     batch, features = lhs.shape[0] // batch_group_count, rhs.shape[1]
     outs = rhs.shape[0] // groups
-
-    def exactly(lhs, rhs):
-        """The kernel's, which takes the groups within the features."""
-        lhs = lax.transpose(lhs, [1, 0, *range(2, rank + 3)])
-        lhs = lax.reshape(lhs, [batch, groups * features, *lhs.shape[3:]])
-        rhs = lax.reshape(rhs, [groups * outs, *rhs.shape[2:]])
-        return exact_convolution(lhs, rhs, window_strides, padding, lhs_holes, rhs_dilation, groups)
 
     def convolve(lhs, rhs, dot_general):
         """Of ``[groups, batch, features, ...]`` and ``[groups, outs, features, ...]``.
@@ -265,14 +252,13 @@ def conv_general_dilated_body(
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        exactly = exactly if exact_convolution is not None else None
-        result = _convolution(convolve, exactly, lhs, rhs, terms)
+        result = _convolution(convolve, lhs, rhs, terms)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, exactly, lhs, rhs, terms):
+def _convolution(convolve, lhs, rhs, terms):
     """The result from the operands by groups; ``[batch, groups * outs, ...]``."""
-    t = _grid_bits(terms)
+    t = grid_bits(terms)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
@@ -286,7 +272,7 @@ def _convolution(convolve, exactly, lhs, rhs, terms):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = exactly(alpha, beta) if exactly else convolve(alpha, beta, _exact_dot)
+    total = convolve(alpha, beta, _exact_dot)
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)

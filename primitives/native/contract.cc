@@ -10,6 +10,7 @@
 // The same for integers held by float64, whose sums are int64: the exact products of
 // repjax.primitives.contract.order_independent.
 
+#include "contract.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
@@ -249,8 +250,8 @@ void transpose(P& p) {
 int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
 template <class Element, class Result>
-void contract(Problem<Element, Result> problem, int64_t threads,
-              const Chains<Element, Result>& set, ffi::ThreadPool* pool) {
+void run_problem(Problem<Element, Result> problem, int64_t threads,
+                 const Chains<Element, Result>& set, ffi::ThreadPool* pool) {
   Problem<Element, Result> transposed = problem;
   transpose(transposed);
   if (cost(transposed, set) < cost(problem, set)) problem = transposed;
@@ -285,23 +286,20 @@ void contract(Problem<Element, Result> problem, int64_t threads,
   });
 }
 
-// problems: of each, the offsets of its first elements in lhs, rhs and out, the number of its
-// axes, and of every axis its dimension (0 to 3 for g, m, n, k), its size, and its strides in
-// lhs, rhs and out.
-template <ffi::DataType In, ffi::DataType Out>
-ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<In> lhs, ffi::Buffer<In> rhs,
-                  ffi::Span<const int64_t> problems, ffi::ResultBuffer<Out> out) {
-  using Element = ffi::NativeType<In>;
-  const int64_t counts[] = {int64_t(lhs.element_count()), int64_t(rhs.element_count()),
-                            int64_t(out->element_count())};
+}  // namespace
+
+template <class Element, class Result>
+ffi::Error contract(ffi::ThreadPool* pool, const Element* lhs, int64_t lhs_count,
+                    const Element* rhs, int64_t rhs_count, ffi::Span<const int64_t> problems,
+                    Result* out, int64_t out_count) {
+  const int64_t counts[] = {lhs_count, rhs_count, out_count};
   const int64_t* at = problems.begin();
   while (at < problems.end()) {
     const int64_t* offsets = at;
     const int64_t axes = at[3];
     at += 4;
-    Problem<Element, ffi::NativeType<Out>> problem = {
-        {}, {}, {}, {}, lhs.typed_data() + offsets[kLhs], rhs.typed_data() + offsets[kRhs],
-        out->typed_data() + offsets[kOut]};
+    Problem<Element, Result> problem = {
+        {}, {}, {}, {}, lhs + offsets[kLhs], rhs + offsets[kRhs], out + offsets[kOut]};
     Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
     for (int64_t i = 0; i < axes; ++i, at += 5) dimensions[at[0]]->add(at[1], at + 2);
     if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
@@ -311,28 +309,33 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<In> lhs, ffi::Buffer<In> rhs
       for (const Dimension* d : dimensions) last += d->last_offset(array);
       if (last >= counts[array]) return ffi::Error::InvalidArgument("problems: out of bounds");
     }
-    contract(problem, std::max<int64_t>(1, pool.num_threads()),
-             chains(instruction_set(), Element{}), &pool);
+    const int64_t threads = std::max<int64_t>(1, pool->num_threads());
+    run_problem(problem, threads, chains(instruction_set(), Element{}), pool);
   }
   return ffi::Error::Success();
+}
+
+template ffi::Error contract(ffi::ThreadPool*, const float*, int64_t, const float*, int64_t,
+                             ffi::Span<const int64_t>, float*, int64_t);
+template ffi::Error contract(ffi::ThreadPool*, const double*, int64_t, const double*, int64_t,
+                             ffi::Span<const int64_t>, int64_t*, int64_t);
+
+namespace {
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<ffi::F32> rhs,
+                  ffi::Span<const int64_t> problems, ffi::ResultBuffer<ffi::F32> out) {
+  return contract<float, float>(&pool, lhs.typed_data(), lhs.element_count(), rhs.typed_data(),
+                                rhs.element_count(), problems, out->typed_data(),
+                                out->element_count());
 }
 
 }  // namespace
 }  // namespace repjax
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, (repjax::handle<ffi::F32, ffi::F32>),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract, repjax::handle,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<ffi::Span<const int64_t>>("problems")
                                   .Ret<ffi::Buffer<ffi::F32>>());
-
-// The operands are integers of at most 2**22 in magnitude, and the sums fit into int64.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_integers, (repjax::handle<ffi::F64, ffi::S64>),
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F64>>()
-                                  .Arg<ffi::Buffer<ffi::F64>>()
-                                  .Attr<ffi::Span<const int64_t>>("problems")
-                                  .Ret<ffi::Buffer<ffi::S64>>());

@@ -52,10 +52,10 @@ inline void transpose_four(const Element* from, const int64_t* b, Element* to, i
 #if defined(__x86_64__)
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f")
+#pragma GCC target("avx512f,avx512dq")
 #endif
 namespace avx512 {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
@@ -69,6 +69,7 @@ static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
 namespace integers {
 constexpr int kLanes = 8, kVectors = 4;
 #include "integers.h"
+#include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
 }  // namespace integers
@@ -93,6 +94,7 @@ static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
 namespace integers {
 constexpr int kLanes = 4, kVectors = 2;
 #include "integers.h"
+#include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
 }  // namespace integers
@@ -117,6 +119,7 @@ static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
 namespace integers {
 constexpr int kLanes = 2, kVectors = 4;
 #include "integers.h"
+#include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
 static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
 }  // namespace integers
@@ -141,6 +144,7 @@ static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
 namespace integers {
 constexpr int kLanes = 2, kVectors = 2;
 #include "integers.h"
+#include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
 static inline Vector broadcast(double x) { return Vector{x, x}; }
 }  // namespace integers
@@ -148,22 +152,22 @@ static inline Vector broadcast(double x) { return Vector{x, x}; }
 
 #if defined(__x86_64__)
 const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains,
-                                avx512::floats::kSums};
+                                avx512::floats::kSums, avx512::integers::kGrids};
 const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains,
-                              avx2::floats::kSums};
+                              avx2::floats::kSums, avx2::integers::kGrids};
 #elif defined(__aarch64__)
 const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains,
-                              neon::floats::kSums};
+                              neon::floats::kSums, neon::integers::kGrids};
 #endif
 const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains,
-                               plain::floats::kSums};
+                               plain::floats::kSums, plain::integers::kGrids};
 
 
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {
   std::vector<const InstructionSet*> all;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) all.push_back(&kAvx512);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) all.push_back(&kAvx512);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
 #elif defined(__aarch64__)
   all.push_back(&kNeon);

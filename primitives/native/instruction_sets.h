@@ -32,11 +32,32 @@ struct Sums {
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 
+// Elements of an array that go with others that lie together: every `step`, or at `offsets`.
+template <class Element>
+struct Along {
+  Element* first;
+  int64_t step;
+  const int32_t* offsets;
+};
+
+// Below every exponent: of zeros.
+constexpr int32_t kNone = -(1 << 20);
+
+// Integers on grids; grids.h says which.
+struct Grids {
+  bool (*largest)(const float* x, int64_t n, Along<const int32_t> at, Along<int32_t> to);
+  void (*round)(const float* x, int64_t n, Along<const double> a, Along<const double> b,
+                double* integers);
+  void (*scale)(const int64_t* integers, int64_t n, Along<const double> a, Along<const double> b,
+                float* x);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains<float, float>& floats;
   const Chains<double, int64_t>& integers;
   const Sums& sums;
+  const Grids& grids;
 };
 
 // The one that is used.
