@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -156,6 +157,26 @@ std::unique_ptr<Element[]> buffer(int64_t size) {
   return std::unique_ptr<Element[]>(new Element[size]);
 }
 
+// Memory of 8-byte words that goes from call to call: fresh pages cost as much as filling them.
+struct Memory {
+  std::unique_ptr<int64_t[]> words;
+  int64_t size = 0;
+};
+
+constexpr int64_t kKept = 1 << 23;
+std::mutex kept_mutex;
+Memory kept;
+
+Memory take_memory(int64_t size) {
+  std::lock_guard<std::mutex> lock(kept_mutex);
+  return kept.size >= size ? std::exchange(kept, {}) : Memory{buffer<int64_t>(size), size};
+}
+
+void keep(Memory memory) {
+  std::lock_guard<std::mutex> lock(kept_mutex);
+  if (memory.size <= kKept && memory.size > kept.size) kept = std::move(memory);
+}
+
 // What a sum in IEEE arithmetic gives where there are infinities or NaNs: of the finite operands
 // only their signs matter.
 std::unique_ptr<float[]> signs(const float* x, int64_t count) {
@@ -202,23 +223,26 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   auto term_scale = powers(s, 1, t - 1);
   for (int64_t i = 0; i < terms; ++i) term_scale[i] = used[i] ? term_scale[i] : 0;
   const auto row_scale = powers(e, -1, 0);
-  auto alpha = buffer<double>(a_count), beta = buffer<double>(b_count);
+  Memory memory = take_memory(a_count + b_count + out_count);
+  int64_t* const total = memory.words.get();
+  double* const alpha = reinterpret_cast<double*>(total + out_count);
+  double* const beta = alpha + a_count;
   for_runs(machine, in_a, term_scale, row_scale, [&](int64_t at, auto terms, auto rows) {
-    machine.grids.round(a + at, in_a.run, terms, rows, alpha.get() + at);
+    machine.grids.round(a + at, in_a.run, terms, rows, alpha + at);
   });
   for_runs(machine, in_b, powers(s, -1, t - 1), powers(f, -1, 0),
            [&](int64_t at, auto terms, auto columns) {
-             machine.grids.round(b + at, in_b.run, terms, columns, beta.get() + at);
+             machine.grids.round(b + at, in_b.run, terms, columns, beta + at);
            });
-  auto total = buffer<int64_t>(out_count);
-  const ffi::Error error = contract<double, int64_t>(&pool, alpha.get(), a_count, beta.get(),
-                                                     b_count, problems, total.get(), out_count);
+  const ffi::Error error = contract<double, int64_t>(&pool, alpha, a_count, beta, b_count,
+                                                     problems, total, out_count);
   if (error.failure()) return error;
   float* to = out->typed_data();
   for_runs(machine, in_out, powers(e, 1, 1 - t), powers(f, 1, 1 - t),
            [&](int64_t at, auto rows, auto columns) {
-             machine.grids.scale(total.get() + at, in_out.run, rows, columns, to + at);
+             machine.grids.scale(total + at, in_out.run, rows, columns, to + at);
            });
+  keep(std::move(memory));
   if (finite) return ffi::Error::Success();
 
   auto ieee = buffer<float>(out_count);
