@@ -53,7 +53,7 @@ def _one_minus_power(t, base: float):
 
     def step(i, power):
         row = lax.dynamic_index_in_dim(table, i, keepdims=False)
-        factor = tuple(lax.full_like(power[0], 0) + row[k] for k in range(2))
+        factor = tuple(lax.broadcast(row[k], t.shape) for k in range(2))
         bit = lax.shift_right_logical(t, lax.full_like(t, i)) & 1
         return dd.select(bit == 1, dd.multiply(power, factor), power)
 
@@ -64,9 +64,7 @@ def _one_minus_power(t, base: float):
 
 def _quotient(t, *, base: float, numerator: float):
     correction = _one_minus_power(t, base)
-    return canonical.to_float32(
-        canonical.guard(lax.div(const(correction, numerator), correction))
-    )
+    return canonical.to_float32(canonical.guard(lax.div(const(correction, numerator), correction)))
 
 
 def _root(t, *, base: float):

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ import numpy as np
 import optax
 from jax import lax
 from jax import numpy as jnp
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from repjax.explicit import explicit
 from repjax.lax import fma
@@ -60,12 +62,17 @@ def _with_gradient(forward: Callable[..., Any], gradient: Callable[..., Any]) ->
     return function
 
 
-def _arrays(name: str, expected: str, ranks: dict[int, Any], *given):
-    """The arguments as JAX arrays (or None), or TypeError: float32 of these ranks."""
+#: Ranks of an argument: any, or None for one that may be left out.
+_ANY = range(100)
+
+
+def _arrays(name: str, expected: str, given, ranks):
+    """The arguments as JAX arrays (or None), or TypeError: float32, each of one of its ranks."""
     arrays = [None if x is None else jnp.asarray(x) for x in given]
-    kinds = [getattr(x, "dtype", None) for x in (*given, *arrays)]
-    if any(kind not in (None, np.float32) for kind in kinds) or any(
-        arrays[i] is not None and arrays[i].ndim not in allowed for i, allowed in ranks.items()
+    float32 = np.dtype(np.float32)
+    found = (None if x is None else x.ndim for x in arrays)
+    if any(getattr(x, "dtype", float32) != float32 for x in (*given, *arrays)) or not all(
+        map(operator.contains, ranks, found)
     ):
         _refuse(name, expected, *given)
     return arrays
@@ -109,13 +116,12 @@ def _reduction(shape, axes, average: bool):
 
 
 def _reduce(name: str, x, axis, average: bool):
-    (x,) = _arrays(name, "a float32 array", {}, x)
-    axes = range(x.ndim) if axis is None else np.atleast_1d(np.asarray(axis, int))
-    axes = tuple(sorted({int(a) % x.ndim if -x.ndim <= a < x.ndim else a for a in axes}))
-    if any(a >= x.ndim for a in axes) or (average and 0 in (x.shape[a] for a in axes)):
+    (x,) = _arrays(name, "a float32 array", [x], [_ANY])
+    axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
+    if average and 0 in (x.shape[a] for a in axes):
         raise ValueError(
-            f"repjax.repdl.{name}: expected axes of an array of {x.ndim} dimensions"
-            f"{', not empty' * average}; received axis={axis} of shape {list(x.shape)}"
+            f"repjax.repdl.{name}: expected at least one element to take the mean of, received "
+            f"axis={axis} of shape {list(x.shape)}"
         )
     return _reduction(x.shape, axes, average)(x)
 
@@ -176,7 +182,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     """
     expected = "float32 x[batch, in], weight[out, in] and bias[out]"
     given = x, weight, bias
-    x, weight, bias = _arrays("linear", expected, {0: (2,), 1: (2,), 2: (1,)}, *given)
+    x, weight, bias = _arrays("linear", expected, given, [(2,), (2,), (1, None)])
     outs, ins = weight.shape
     if x.shape[1] != ins or (bias is not None and bias.shape != (outs,)):
         _refuse("linear", expected, *given)
@@ -184,8 +190,11 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 
 
 def _pair(name: str, value, least: int) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(n, int) and n >= least for n in pair):
+    try:
+        pair = tuple(map(operator.index, value if np.ndim(value) else (value, value)))
+    except TypeError:  # not integers
+        pair = ()
+    if len(pair) != 2 or min(pair) < least:
         raise ValueError(
             f"repjax.repdl: expected {name} to be an integer or a pair of integers >= {least}, "
             f"received {value!r}"
@@ -205,9 +214,7 @@ def _conv2d(stride, padding, dilation):
 
     def forward(x, weight, bias):
         low_and_high = [(p, p) for p in padding]
-        y = _convolve(
-            x, weight, window_strides=stride, padding=low_and_high, rhs_dilation=dilation
-        )
+        y = _convolve(x, weight, window_strides=stride, padding=low_and_high, rhs_dilation=dilation)
         return y if bias is None else y + bias[None, :, None, None]
 
     def gradient(args, g):
@@ -283,7 +290,7 @@ def conv2d(
         "width] not larger than the padded image, and bias[out], in and out multiples of groups"
     )
     given = x, weight, bias
-    x, weight, bias = _arrays("conv2d", expected, {0: (4,), 1: (4,), 2: (1,)}, *given)
+    x, weight, bias = _arrays("conv2d", expected, given, [(4,), (4,), (1, None)])
     stride, padding, dilation = (
         _pair(*pair)
         for pair in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
@@ -320,7 +327,7 @@ _relu = _with_gradient(
 
 def relu(x: jax.Array) -> jax.Array:
     """max(x, 0), exact; gradient: 0 where x <= 0, else g.  PyTorch's; float32 of any shape."""
-    return _relu(*_arrays("relu", "a float32 array", {}, x))
+    return _relu(*_arrays("relu", "a float32 array", [x], [_ANY]))
 
 
 def max_pool2d(
@@ -344,8 +351,7 @@ def max_pool2d(
       float32[batch, channels, ...]; windows that do not fit are left out.
     """
     expected = "a float32 array [batch, channels, height, width], not smaller than the window"
-    given = x
-    (x,) = _arrays("max_pool2d", expected, {0: (4,)}, x)
+    (x,) = _arrays("max_pool2d", expected, [x], [(4,)])
     window = _pair("window", window, 1)
     stride = window if stride is None else _pair("stride", stride, 1)
     padding = _pair("padding", padding, 0)
@@ -355,7 +361,7 @@ def max_pool2d(
             f"received {padding}"
         )
     if any(x.shape[2 + i] + 2 * padding[i] < window[i] for i in range(2)):
-        _refuse("max_pool2d", expected, given)
+        _refuse("max_pool2d", expected, x)
     return _max_pool(window, stride, padding)(x)
 
 
@@ -367,7 +373,6 @@ def _max_pool(window, stride, padding):
         return lax.reduce_window(x, -np.inf, lax.max, (1, 1, *window), (1, 1, *stride), pads)
 
     return _in_order(forward)
-
 
 
 def _along(v, ndim: int):
@@ -477,11 +482,10 @@ def batch_norm(
         ", mean and variance[channels] or both None"
     )
     given = x, weight, bias, mean, variance
-    vectors = {i: (1,) for i in range(1, 5)}
-    x, *parameters = _arrays("batch_norm", expected, {0: (2, 4), **vectors}, *given)
-    weight, bias, mean, variance = parameters
-    wrong = any(v is not None and v.shape != x.shape[1:2] for v in parameters)
-    if wrong or weight is None or bias is None or (mean is None) != (variance is None):
+    ranks = [(2, 4), (1,), (1,), (1, None), (1, None)]
+    x, weight, bias, mean, variance = _arrays("batch_norm", expected, given, ranks)
+    sizes = [v.shape for v in (weight, bias, mean, variance) if v is not None]
+    if set(sizes) != {x.shape[1:2]} or len(sizes) % 2:
         _refuse("batch_norm", expected, *given)
     if mean is None:
         return _batch_norm(float(eps))(x, weight, bias)
@@ -517,8 +521,8 @@ def softmax(x: jax.Array) -> jax.Array:
     float32[..., classes] in and out; RepDL has it for matrices.
     """
     expected = "a float32 array [..., classes]"
-    (x,) = _arrays("softmax", expected, {}, x)
-    if x.ndim == 0 or x.shape[-1] == 0:
+    (x,) = _arrays("softmax", expected, [x], [_ANY[1:]])
+    if x.shape[-1] == 0:
         _refuse("softmax", expected, x)
     return _softmax(x)
 
@@ -533,7 +537,8 @@ def _cross_entropy(logits, labels):
 
 def _cross_entropy_gradient(args, g):
     logits, labels = args
-    one_hot = jnp.where(labels[:, None] == jnp.arange(logits.shape[1]), 1.0, 0.0)
+    at_label = labels[:, None] == jnp.arange(logits.shape[1])[None]
+    one_hot = jnp.where(at_label, np.float32(1), np.float32(0))
     factor = _factor(logits.shape, (0,))
     return (_softmax_graph(logits) - one_hot) * factor * g, None
 
@@ -562,7 +567,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """
     expected = "float32 logits[batch, classes], neither empty, and integer labels[batch]"
     given = logits, labels
-    (logits,) = _arrays("cross_entropy", expected, {0: (2,)}, logits)
+    (logits,) = _arrays("cross_entropy", expected, [logits], [(2,)])
     labels = jnp.asarray(labels)
     if (
         not jnp.issubdtype(labels.dtype, jnp.integer)
