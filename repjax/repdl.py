@@ -28,7 +28,8 @@ value is used in three places or more, the order in which their cotangents are a
 not PyTorch's.
 
 The functions work as those of :mod:`repjax.lax` do: eagerly, under ``jit``, ``vmap`` and
-``grad`` (reverse mode), inside ``repjax.reproducible`` and under the switch.
+``grad`` (reverse mode), inside ``repjax.reproducible`` and under the switch; but not inside
+functions made by ``repjax.explicit``, which refuses their derivatives.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _refuse(name: str, expected: str, *given):
     )
     raise TypeError(
         f"repjax.repdl.{name}: expected {expected}; received {received}; convert with "
-        ".astype('float32'), reshape or transpose (the layouts are PyTorch's)"
+        ".astype, reshape or transpose (the layouts are PyTorch's)"
     )
 
 
