@@ -8,6 +8,7 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     arithmetic,
     collectives,
     contract,
+    decay,
     elementary,
     exact,
     linalg,

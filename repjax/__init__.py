@@ -4,6 +4,7 @@
 * ``jax.config.update("repjax_enable", True)`` and :func:`enabled` make every program so;
 * :mod:`repjax.lax`, :mod:`repjax.numpy`, :mod:`repjax.nn` and :mod:`repjax.optim` are the
   explicit way;
+* :mod:`repjax.repdl` has the graphs of RepDL, a reproducible library for PyTorch;
 * :func:`digest` names the exact bits of a tree of arrays.
 """
 
@@ -18,6 +19,7 @@ from repjax import lax as lax
 from repjax import nn as nn
 from repjax import numpy as numpy
 from repjax import optim as optim
+from repjax import repdl as repdl
 from repjax._version import __version__ as __version__
 from repjax.config import enabled as enabled
 from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION

@@ -391,6 +391,47 @@ def _network(name):
     return networks.train(repjax.reproducible, networks.NETWORKS[name]())
 
 
+def repdl():
+    """RepDL's graphs: a network of them trained by its Adam, and the layers that are not in it."""
+    rd, optimizer = repjax.repdl, repjax.repdl.adam(0.01, weight_decay=0.01)
+
+    def loss(params, images, labels):
+        x = rd.conv2d(images, *params["conv"], stride=2, padding=1)
+        x = rd.max_pool2d(rd.relu(rd.batch_norm(x, *params["norm"])), 2)
+        return rd.cross_entropy(rd.linear(x.reshape(len(x), -1), *params["out"]), labels)
+
+    @repjax.reproducible
+    def step(params, state, images, labels):
+        value, gradients = jax.value_and_grad(loss)(params, images, labels)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    @repjax.reproducible
+    def others(x, w):
+        out, pullback = jax.vjp(
+            lambda x, w: (
+                rd.softmax(rd.mean(x, (0, 2))),
+                rd.sum(x, (0, 2, 3)),
+                rd.conv2d(x, w, stride=(1, 2), padding=2, dilation=(2, 1), groups=2),
+            ),
+            x,
+            w,
+        )
+        return out, pullback(jax.tree.map(lambda y: y * y, out))
+
+    params = {
+        "conv": [values((4, 2, 3, 3), 70), values((4,), 71)],
+        "norm": [values((4,), 72), values((4,), 73)],
+        "out": [values((5, 64), 74), values((5,), 75)],
+    }
+    state, images, labels = optimizer.init(params), values((5, 6, 2, 16, 16), 80), np.arange(30) % 5
+    losses = []
+    for k in range(5):
+        params, state, value = step(params, state, images[k], labels[6 * k : 6 * k + 6])
+        losses.append(value)
+    return params, state, losses, others(values((2, 4, 9, 10), 81), values((6, 2, 3, 3), 82))
+
+
 def train_resnet():
     return _network("resnet")
 
@@ -431,6 +472,7 @@ PROGRAMS = {
         train_one_step,
         train_one_step_eager,
         scanned,
+        repdl,
         train_resnet,
         train_transformer,
         train_recurrent,

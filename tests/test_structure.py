@@ -26,6 +26,7 @@ LAYERS = [
     "repjax.numpy",
     "repjax.nn",
     "repjax.optim",
+    "repjax.repdl",
     "repjax.models",
 ]
 #: May read any layer; no layer imports them.
