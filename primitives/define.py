@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -36,6 +37,7 @@ from repjax.primitives.interpret import (
     struct,
     struct_of,
 )
+from repjax.primitives.partition import Axes, partitioned
 
 PLATFORMS = ("cpu", "cuda")
 HALVES = (np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
@@ -51,7 +53,8 @@ def define(
     halves: Callable[..., Any] | None = canonical.guard,
     half_body: Callable[..., Any] | None = None,
     own_value: bool = False,
-    on_cpu: Callable[..., Any] | None = None,
+    on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
+    axes: Callable[..., Axes] | None = None,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -70,7 +73,10 @@ def define(
       half_body: for these formats, the body, where that of float32 would round twice.
       own_value: whether the derivative of ``stock`` computes the result in another way than
         ``stock`` does.  The primitive's has the result of ``body`` either way.
-      on_cpu: a function with the bits of ``body`` that is faster on CPUs.
+      on_cpu: called when lowering for CPU: a faster function with the bits of ``body``, or
+        None where this machine has none.
+      axes: where that is a kernel, which XLA cannot split over devices: the axes of operands
+        and result, called as ``body`` is.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -97,7 +103,10 @@ def define(
         return pack([_type(x, avals) for x in out])
 
     def lower(ctx, *args, platform, **params):
-        function = on_cpu if platform == "cpu" and on_cpu else body
+        function = on_cpu() if platform == "cpu" else None
+        if function is not None and axes is not None:
+            function = partitioned(function, axes)
+        function = function or body
         if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
             function = _in_float32(half_body or function, ctx.avals_out, halves, pack)
         # A body knows nothing of shardings, which an explicit mesh would have in its types.
@@ -105,6 +114,8 @@ def define(
         with jax.enable_x64(True):
             return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 
+    if axes is not None:
+        prim_requires_devices_during_lowering.add(primitive)
     for platform in PLATFORMS:
         rule = functools.partial(lower, platform=platform)
         mlir.register_lowering(primitive, rule, platform=platform, inline=False)

@@ -50,15 +50,6 @@ def instruction_sets() -> list[str]:
     return [name.decode() for name in itertools.takewhile(lambda name: name, names)]
 
 
-def or_body(kernel, body):
-    """``kernel`` where there are kernels, else ``body``: known when the function is called."""
-
-    def function(*args, **params):
-        return (kernel if available() else body)(*args, **params)
-
-    return function
-
-
 def choose(name: str) -> None:
     """Use another instruction set, from now on and in all threads; no bits change."""
     _load().repjax_choose(instruction_sets().index(name))

@@ -143,7 +143,53 @@ def split_terms(mesh):
     return program(jax.device_put(X, over_rows), jax.device_put(y, over_rows))
 
 
+IMAGES = np.random.default_rng(2).normal(size=(2 * DEVICES, 8, 8, 4)).astype(np.float32)
+KERNEL = np.random.default_rng(3).normal(size=(4, 4, 4, 4)).astype(np.float32)
+DENSE = np.random.default_rng(4).normal(size=(64, 10)).astype(np.float32)
+
+
+def network(images, kernel, dense):
+    x = lax.conv_general_dilated(
+        images, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return jax.nn.softmax(jax.numpy.tanh(x).reshape(len(x), -1) @ dense)
+
+
+def gradients(*args):
+    return jax.grad(lambda *args: (network(*args) ** 2).sum(), (0, 1, 2))(*args)
+
+
+def split(contraction, *specs):
+    """The network's gradients, its operands split over a mesh by specs, if there are any."""
+    operands = [IMAGES, KERNEL, DENSE]
+    if specs:
+        mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+        shardings = [NamedSharding(mesh, spec) for spec in specs]
+        operands = [jax.device_put(*pair) for pair in zip(operands, shardings, strict=True)]
+    return repjax.reproducible(gradients, contraction=contraction)(*operands)
+
+
+def gathered() -> np.ndarray:
+    """How many arrays are gathered for the network on images that are split."""
+    operands = [
+        jax.device_put(x, NamedSharding(MESHES["Auto"], spec))
+        for x, spec in ((IMAGES, P("i")), (KERNEL, P()), (DENSE, P()))
+    ]
+    text = repjax.reproducible(network).lower(*operands).compile().as_text()
+    return np.int32(text.count(" all-gather("))
+
+
 def programs():
+    yield "what is gathered of split images", gathered(), np.int32(0)
+    for contraction in ("sequential", "order_independent"):
+        whole = split(contraction)
+        for specs in (
+            (P("data"), P(), P()),
+            (P("data"), P(None, None, None, "model"), P(None, "model")),
+            (P("model", "data"), P("data"), P("data", "model")),
+            (P(("data", "model")), P(None, None, "model"), P("model")),
+        ):
+            yield f"gradients, {contraction}, {specs}", split(contraction, *specs), whole
     yield "split terms", split_terms(MESHES["Auto"]), split_terms(None)
     for kind, mesh in MESHES.items():
         for name in COLLECTIVES:

@@ -13,6 +13,7 @@ from repjax.primitives.contract import (
     convolution,
     native,
     order_independent,
+    problems,
     ragged,  # noqa: F401  (registers)
     sequential,
 )
@@ -50,9 +51,12 @@ def _in_order(bodies):
     return contraction_body
 
 
-def _define(name, stock, bodies, on_cpu):
+def _define(name, stock, bodies, on_cpu, axes):
     body = _in_order(bodies)
-    return define(name, body, stock, on_cpu=_native.or_body(_in_order(on_cpu), body))
+    kernel = _in_order(on_cpu)
+    return define(
+        name, body, stock, on_cpu=lambda: kernel if _native.available() else None, axes=axes
+    )
 
 
 dot_general_p = _define(
@@ -66,6 +70,7 @@ dot_general_p = _define(
         "sequential": native.dot_general,
         "order_independent": native.order_independent_dot_general,
     },
+    problems.axes_of_dot_general,
 )
 conv_general_dilated_p = _define(
     "conv_general_dilated",
@@ -78,6 +83,7 @@ conv_general_dilated_p = _define(
         "sequential": native.conv_general_dilated,
         "order_independent": native.order_independent_convolution,
     },
+    problems.axes_of_convolution,
 )
 _CONVOLUTION_PARAMS = (
     "window_strides",

@@ -15,10 +15,10 @@ import itertools
 import math
 
 import jax
-import numpy as np
 from jax import lax
 
 from repjax.primitives.contract.sequential import free_dimensions
+from repjax.primitives.partition import Axes
 from repjax.primitives.reduce.window import output_size, pad_dilated
 
 
@@ -178,7 +178,7 @@ def convolution(
         after = max(0, max(last for _, last in reach) + 1 - lhs.shape[d]) if reach else 0
         pads[d] = (before, after, 0)
     if any(any(pad) for pad in pads):
-        lhs = lax.pad(lhs, np.zeros((), lhs.dtype), pads)
+        lhs = lax.pad(lhs, lax.full((), 0, lhs.dtype), pads)
 
     in_lhs, in_rhs, in_out = map(strides, (lhs.shape, rhs.shape, shape))
     of_group = (
@@ -211,3 +211,42 @@ def convolution(
         )
 
     return lhs, shape, [(problem(phases), phases) for phases in itertools.product(*spatial)]
+
+
+def axes_of_dot_general(lhs, rhs, *, dimension_numbers, contraction, **_) -> Axes:
+    """Which axes a sharded ``dot_general`` may be split along: not those of the terms.
+
+    Nor those of the columns, where the terms have exponents, which all columns share.
+    """
+    contracting, batch = dimension_numbers
+    names = []
+    for i, (x, letter) in enumerate(((lhs, "m"), (rhs, "n"))):
+        named = [f"{letter}{d}" for d in range(x.ndim)]
+        for letter, dims in (("b", batch[i]), ("k", contracting[i])):
+            for j, d in enumerate(dims):
+                named[d] = f"{letter}{j}"
+        names.append(named)
+    free = [free_dimensions(x, contracting[i], batch[i]) for i, x in enumerate((lhs, rhs))]
+    columns = [names[1][d] for d in free[1]]
+    result = [*(names[0][d] for d in (*batch[0], *free[0])), *columns]
+    whole = [names[0][d] for d in sorted(contracting[0])]
+    return Axes(names, result, whole + columns * (contraction == "order_independent"))
+
+
+def axes_of_convolution(
+    lhs, rhs, *, dimension_numbers, feature_group_count, batch_group_count, contraction, **_
+) -> Axes:
+    """Likewise of a convolution: the images, and without groups the output features."""
+    names = []
+    for letter, spec in zip(("x", "w", "y"), dimension_numbers, strict=True):
+        named = [""] * lhs.ndim
+        for role, d in enumerate(spec):
+            named[d] = f"{letter}{role}"
+        names.append(named)
+    same = {"x0": "n", "y0": "n"} if batch_group_count == 1 else {}
+    if feature_group_count == batch_group_count == 1:
+        same |= {"w0": "o", "y1": "o", "x1": "i", "w1": "i"}
+    names = [[same.get(name, name) for name in named] for named in names]
+    split = "n" if contraction == "order_independent" else "no"
+    whole = dict.fromkeys(name for named in names for name in named if name not in split)
+    return Axes(names[:2], names[2], list(whole))

@@ -27,6 +27,7 @@ from repjax.primitives import canonical, native
 from repjax.primitives.arithmetic import materialize_p, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, rule
+from repjax.primitives.partition import Axes
 
 
 def collapse(x, axes):
@@ -142,6 +143,13 @@ def reduce_sum_kernel(x, *, axes, accumulation):
     return lax.reshape(result, kept)
 
 
+def _axes(x, *, axes, **_) -> Axes:
+    """Those along which a sharded sum may be split: the ones that stay."""
+    names = [f"d{i}" for i in range(x.ndim)]
+    kept = [name for i, name in enumerate(names) if i not in axes]
+    return Axes([names], kept, [names[i] for i in sorted(axes)])
+
+
 def _reduction(combine, identity):
     def body(x, *, axes, accumulation):
         x, axis = collapse(x, axes)
@@ -159,7 +167,8 @@ reduce_sum_p = define(
     reduce_sum_body,
     lax.reduce_sum,
     halves=canonical.flush,
-    on_cpu=native.or_body(reduce_sum_kernel, reduce_sum_body),
+    on_cpu=lambda: reduce_sum_kernel if native.available() else None,
+    axes=_axes,
 )
 reduce_prod_p = define("reduce_prod", _reduction(multiply, 1), lax.reduce_prod, own_value=True)
 

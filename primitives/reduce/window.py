@@ -31,7 +31,7 @@ def output_size(size: int, window: int, stride: int, dilation: int) -> int:
 
 def pad_dilated(x, value, padding, base_dilation):
     """``x`` dilated by ``base_dilation`` and then padded, both with the constant ``value``."""
-    value = np.asarray(value, x.dtype)
+    value = lax.full((), value, x.dtype)
     return lax.pad(x, value, [(*p, d - 1) for p, d in zip(padding, base_dilation, strict=True)])
 
 
