@@ -1,11 +1,10 @@
 """Compile for GPUs that need not be there, lint the PTX, and run it on the CPU, bit for bit.
 
-    python tests/gpu_offline.py [--targets sm_80 ...] [--only PREFIX ...] [--run] [--controls]
+    python tests/gpu_offline.py [--targets sm_80 ...] [--only PREFIX ...] [--run] [--training]
 
 For every case of ``repjax.verify.vectors``: XLA compiles it deviceless, :func:`lint` looks for
 instructions whose bits are not fixed, and, with --run, :func:`run` executes the program and its
-result is compared with the CPU's.  With --controls, programs that must be caught.  Prints one JSON
-object for each line and exits with 1 if anything was found.
+result is compared with the CPU's.  One JSON object for each; exits with 1 if anything was found.
 
 What this does not show: that the program fits and runs on a device; freedom from races (threads
 advance in lock step, copies take effect at once); what ptxas, which is trusted, or an autotuner on
@@ -30,6 +29,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental import topologies
+from jax.experimental.pallas import triton
+
+from repjax.verify import conformance, vectors
 
 # --- devices ------------------------------------------------------------------------------
 
@@ -46,7 +51,9 @@ TARGETS = {
 
 def describe(target: str) -> str:
     """A GpuTargetConfigProto in text form: what XLA wants to know of a device."""
-    name, threads, shared, per_block, cores, units, bandwidth, cache, clock, memory = TARGETS[target]
+    name, threads, shared, per_block, cores, units, bandwidth, cache, clock, memory = TARGETS[
+        target
+    ]
     major, minor = divmod(int(target.removeprefix("sm_")), 10)
     own = "feature_extension: ACCELERATED_FEATURES" if major >= 9 else ""
     return f"""
@@ -67,8 +74,6 @@ def describe(target: str) -> str:
 
 @functools.cache
 def _mesh(target: str):
-    from jax.experimental import topologies
-
     topology = topologies.get_topology_desc(
         "", platform="cuda", target_config=describe(target), topology="1x1x1"
     )
@@ -113,6 +118,14 @@ class Program(NamedTuple):
     def ptx(self) -> str:
         return "\n".join(dict.fromkeys(self.kernels.values()))
 
+    def arrays(self, name: str) -> list[str]:
+        """The names of the arrays that an instruction results in."""
+        if name in self.slices:
+            return [name]
+        found = [s for s in self.slices if s.startswith(f"{name} {{") and not s.endswith("{}")]
+        inner = [s for s in found if not any(t.startswith(s[:-1] + ",") for t in found)]
+        return sorted(inner, key=lambda s: [int(i) for i in re.findall(r"\d+", s.split()[1])])
+
     @property
     def library_calls(self) -> set[str]:
         """What is not in ``ptx``, so that nothing here looks at it."""
@@ -121,14 +134,15 @@ class Program(NamedTuple):
         return unknown | {x.kernel for x in launches if x.kernel and x.kernel not in self.kernels}
 
 
-_KINDS = "kKernel kCustomKernel kCopy kMemzero kMemset32BitValue kSequential kWhile kConditional".split()
+_KINDS = {"kKernel", "kCustomKernel", "kCopy", "kMemzero", "kMemset32BitValue", "kSequential"}
+_KINDS |= {"kWhile", "kConditional"}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _LAUNCH = re.compile(
     r"(\S+) grid: \[([\d, ]+)\] threads: \[([\d, ]+)\] +shared_memory: (\d+)", re.MULTILINE
 )
 _ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
-_OPERAND = re.compile(r"%([\w.\-]+)(?:#(\d+))?")
+_OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 
 
 def compile_for(target: str, function, *arguments) -> Program:
@@ -154,7 +168,9 @@ def compile_for(target: str, function, *arguments) -> Program:
     def dumped(ending: str) -> str:
         found = [text for name, text in files.items() if name.endswith(ending)]
         if len(found) != 1:
-            raise RuntimeError(f"expected one dump of {ending}, received {len(found)} of {[*files]}")
+            raise RuntimeError(
+                f"expected one dump of {ending}, received {len(found)} of {[*files]}"
+            )
         return found[0]
 
     modules = [text for name, text in files.items() if name.endswith(".ptx")]
@@ -181,7 +197,10 @@ def _computations(hlo: str):
         for found in lines:
             own, shape, opcode, rest = found.groups()
             inside = rest if opcode == "constant" else rest.split(")")[0]
-            operands = [n + (f" {{{i}}}" if i else "") for n, i in _OPERAND.findall(inside)]
+            operands = [
+                n + (f" {{{i[1:].replace('#', ',')}}}" if i else "")
+                for n, i in _OPERAND.findall(inside)
+            ]
             shapes = _SHAPE.findall(shape)
             instructions.append(Instruction(own, shapes, opcode, operands, rest))
         # The root stands last in what is executed, so that it is easy to find.
@@ -205,7 +224,9 @@ def _launches(sequence: str, metadata: str) -> dict[str, list[Launch]]:
 def _buffers(assignment: str, values: str):
     """Where each array lies, by all names that it has."""
     text = assignment + values
-    sizes = {int(n): int(size) for n, size in re.findall(r"^allocation (\d+): size (\d+)", text, re.M)}
+    sizes = {
+        int(n): int(size) for n, size in re.findall(r"^allocation (\d+): size (\d+)", text, re.M)
+    }
     by_value = {}
     for block in re.split(r"^(?=allocation \d+:)", assignment, flags=re.M)[1:]:
         number = int(block.split()[1].rstrip(":"))
@@ -358,7 +379,12 @@ def _parse_statement(kernel: Kernel, label: str | None, text: str | None) -> Non
 
 # --- a machine ----------------------------------------------------------------------------
 
-_TYPES = {"pred": np.dtype(bool), "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8")}
+_TYPES = {
+    "pred": np.dtype(bool),
+    "f16": np.dtype("f2"),
+    "f32": np.dtype("f4"),
+    "f64": np.dtype("f8"),
+}
 _TYPES |= {
     f"{letter}{bits}": np.dtype(f"{kind}{bits // 8}")
     for bits in (8, 16, 32, 64)
@@ -373,8 +399,12 @@ _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 _APPROXIMATE = {"rsqrt": lambda x: 1 / np.sqrt(x), "ex2": np.exp2, "lg2": np.log2}
 _APPROXIMATE |= {"sin": np.sin, "cos": np.cos, "tanh": np.tanh}
 _ATOMIC = {"add": operator.add, "exch": lambda x, y: y, **_LOGIC, "max": max, "min": min}
-_NOTHING = "griddepcontrol membar fence nanosleep prefetch bar barrier fence.proxy".split()
-_ARITHMETIC = "add addc sub subc mul mad madc fma div rem rcp sqrt neg abs min max copysign".split()
+_NOTHING = {"griddepcontrol", "membar", "fence", "nanosleep", "prefetch", "bar", "barrier"}
+_ARITHMETIC = {"add", "addc", "sub", "subc", "mul", "mad", "madc", "fma", "div", "rem", "rcp"}
+_ARITHMETIC |= {"sqrt", "neg", "abs", "min", "max", "copysign"}
+
+
+CONSTANTS = 1 << 14  # bytes for those of a kernel
 
 
 class EmulationError(RuntimeError):
@@ -392,22 +422,33 @@ def _dtype(kind: str) -> np.dtype:
     return _TYPES[kind]
 
 
-def fma(x, y, z):
-    """Correctly rounded float32 ``x * y + z``: in float64, rounded to odd there."""
-    x, y, z = (np.asarray(a, np.float64) for a in (x, y, z))
-    product = x * y  # exact
-    total = product + z
-    back = total - product
-    error = (product - (total - back)) + (z - back)
+def _odd_sum(x, y):
+    """x + y of float64, rounded to odd."""
+    total = x + y
+    back = total - x
+    error = (x - (total - back)) + (y - back)
     bits = total.view(np.int64)
     odd = np.where((error > 0) == (total > 0), bits | 1, bits - 1 | 1)
-    bits = np.where((error != 0) & np.isfinite(error) & (bits & 1 == 0), odd, bits)
-    return bits.view(np.float64).astype(np.float32)
+    return np.where(np.isfinite(error) & (error != 0) & (bits & 1 == 0), odd, bits).view(np.float64)
+
+
+def _towards_zero(x):
+    """float64 to float32."""
+    r = x.astype(np.float32)
+    return np.where(np.abs(r) > np.abs(x), np.nextafter(r, np.float32(0)), r)
+
+
+def fma(x, y, z):
+    """Correctly rounded float32 ``x * y + z``: the sum of the exact product, rounded to odd."""
+    x, y, z = (np.asarray(a, np.float64) for a in (x, y, z))
+    return _odd_sum(x * y, z).astype(np.float32)
 
 
 def _float(op: list[str], *v):
     """Arithmetic on f32 and f64, rounded to nearest."""
     name = op[0]
+    if op == ["add", "rz", "f32"]:
+        return _canonical_nan(_towards_zero(_odd_sum(*(x.astype(np.float64) for x in v))))
     if {"rz", "rm", "rp", "ftz", "xorsign"} & {*op} or (name in ("fma", "mad") and op[-1] == "f64"):
         raise NotImplementedError(".".join(op))
     if name in ("neg", "abs"):
@@ -433,6 +474,10 @@ def _float(op: list[str], *v):
 def _canonical_nan(x):
     """A GPU's float32 NaN; the payloads of float64 are not modelled."""
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF).view("f4"), x) if x.dtype == "f4" else x
+
+
+def _is_whole(x):
+    return (np.rint(x) == x) | np.isnan(x)
 
 
 def _integer(op: list[str], carry, x, y=None, z=None):
@@ -575,8 +620,11 @@ class Machine:
                 self.special[f"%{name}.{axis}"] = flat // math.prod(sizes[:i]) % sizes[i]
                 self.special[f"%n{name}.{axis}"] = np.full(self.n, sizes[i])
         self.valid = {"global": np.zeros(len(memory), bool)}
+        self.readable = {"global": np.zeros(len(memory), bool)}
         for start, size in arguments:
             self.valid["global"][start : start + size] = True
+            # A load may be hoisted above the check of its bounds; memory comes in such blocks.
+            self.readable["global"][start : start + -(-size // 256) * 256] = True
         starts = [start for start, _ in arguments]
         if len(starts) > len(kernel.params):
             raise EmulationError(f"{kernel.name} takes {kernel.params}, received {arguments}")
@@ -587,17 +635,17 @@ class Machine:
 
     def _allocate(self, memory, dynamic: int, blocks: int, block_id) -> None:
         """Constants behind the memory; shared memory for each block, local for each thread."""
-        used, constants, self.address = {"global": 0, "shared": 0, "local": 0}, b"", {}
+        # The memory ends in room for constants.
+        used, self.address = {"global": len(memory) - CONSTANTS, "shared": 0, "local": 0}, {}
         for name, (space, align, size, data) in sorted(  # the dynamic shared array has size 0
             self.kernel.symbols.items(), key=lambda item: item[1][2] == 0
         ):
             start = -(-used[space] // align) * align
-            self.address[name] = start + (len(memory) if space == "global" else 0)
-            used[space] = start + size
+            self.address[name], used[space] = start, start + size
             if space == "global":
-                constants = constants.ljust(start, b"\0") + data.ljust(size, b"\0")
-        if constants:
-            raise NotImplementedError(f"constants in {self.kernel.name}")
+                place = slice(start, start + size)
+                memory[place] = np.frombuffer(data.ljust(size, b"\0"), np.uint8)
+                self.readable[space][place] = True
         padded = {space: -(-size // 256) * 256 for space, size in used.items()}
         padded["shared"] += -(-dynamic // 256) * 256
         self.base = {"global": 0, "shared": block_id * padded["shared"]}
@@ -606,7 +654,7 @@ class Machine:
         self.memory = {"global": memory}
         for space, count in (("shared", blocks), ("local", self.n)):
             self.memory[space] = np.full(count * padded[space], 0xA5, np.uint8)
-            self.valid[space] = np.ones(count * padded[space], bool)
+            self.readable[space] = self.valid[space] = np.ones(count * padded[space], bool)
 
     def run(self, most: int = 2_000_000) -> None:
         """Execute to the end."""
@@ -693,23 +741,23 @@ class Machine:
         base, offset = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]", x).groups()
         return self.get(base, "u64").astype(np.int64) + int(offset or "0", 0)
 
-    def _index(self, space: str, address, size: int, m):
+    def _index(self, allowed, space: str, address, size: int, m):
         index = np.where(m, address + self.base[space], 0)
         inside = (address >= 0) & (address + size <= self.length[space]) & (address % size == 0)
         bad = m & ~inside
         if not bad.any():
-            bad = m & ~(self.valid[space][index] & self.valid[space][index + size - 1])
+            bad = m & ~(allowed[space][index] & allowed[space][index + size - 1])
         if bad.any():
             raise EmulationError(f"{space} access of {size} bytes is misaligned or out of bounds")
         return index
 
     def load(self, space: str, address, size: int, m):
-        index = self._index(space, address, size, m)
+        index = self._index(self.readable, space, address, size, m)
         return self.memory[space].view(_WORD[size])[index // size]
 
     def store(self, space: str, address, value, m) -> None:
         size = value.dtype.itemsize
-        index = self._index(space, address, size, m)[m]
+        index = self._index(self.valid, space, address, size, m)[m]
         self.memory[space].view(_WORD[size])[index // size] = value[m].view(_WORD[size])
 
     def _space(self, op: list[str]) -> str:
@@ -742,7 +790,8 @@ class Machine:
             raise NotImplementedError(".".join(op))
         values, address = self.get(operand, kind), self._place(place)
         others = self.get(more[0], kind) if more else values
-        index = self._index(space, address, values.dtype.itemsize, m) // values.dtype.itemsize
+        size = values.dtype.itemsize
+        index = self._index(self.valid, space, address, size, m) // size
         cells, old = self.memory[space].view(values.dtype), values.copy()
         for thread in np.flatnonzero(m):
             at = index[thread]
@@ -895,9 +944,10 @@ class Machine:
         for i, (target, register) in enumerate(zip(d, operands[2], strict=True)):
             start = self.get(register, "f64" if kind == "f64" else "s32")
             result = start + product[warp, group + 8 * (i // 2), 2 * four + i % 2]
-            if kind == "f64":
-                whole = (np.rint(result) == result) & (np.rint(left) == left).all((1, 2))[warp]
-                if not (whole & (np.abs(result) < 2.0**53))[m].all():
+            if kind == "f64":  # infinities and NaNs too are the same in any order
+                operands_whole = _is_whole(left).all((1, 2)) & _is_whole(right).all((1, 2))
+                small = ~(np.abs(result) >= 2.0**53) | ~np.isfinite(result)
+                if not (operands_whole[warp] & _is_whole(start) & small)[m].all():
                     self.inexact.add(".".join(op))
             else:
                 result = result.astype(np.int64).astype(np.int32)
@@ -928,11 +978,15 @@ class _Executor:
         self.program, self.inexact, self.start, end = program, set(), {}, 256
         for number, size in program.allocations.items():
             self.start[number], end = end, end + -(-size // 256) * 256 + 256
-        self.memory = np.full(end, 0xA5, np.uint8)  # what is not written yet is no number
+        self.memory = np.full(
+            end + CONSTANTS, 0xA5, np.uint8
+        )  # what is not written yet is no number
         for instructions in program.computations.values():
             for x in instructions:
                 if x.opcode == "constant" and x.name in program.slices:
-                    words = re.findall(r"true|false|-?(?:inf|nan|[\d.]+(?:e[+-]?\d+)?)", x.text.split(")")[0])
+                    words = re.findall(
+                        r"true|false|-?(?:inf|nan|[\d.]+(?:e[+-]?\d+)?)", x.text.split(")")[0]
+                    )
                     dtype, shape, _ = _layout(x.shapes[0])
                     convert = {"b": "true".__eq__, "i": int, "u": int}.get(dtype.kind, float)
                     value = np.array([convert(w) for w in words]).astype(dtype).reshape(shape)
@@ -960,16 +1014,19 @@ class _Executor:
 
     def results(self) -> list[np.ndarray]:
         root = self.program.computations[self.program.entry][-1]
-        many = f"{root.name} {{0}}" in self.program.slices
-        names = [f"{root.name} {{{i}}}" if many else root.name for i in range(len(root.shapes))]
+        names = self.program.arrays(root.name)
         return [self.read(name, shape) for name, shape in zip(names, root.shapes, strict=True)]
 
     def execute(self, computation: str) -> None:
         for x in self.program.computations[computation]:
-            launches = [y for y in self.program.launches.get(x.name, []) if y.kernel]
-            for launch in launches:
-                self._launch(x, launch)
-            if launches or x.opcode in _MOVES_NOTHING:
+            launches = self.program.launches.get(x.name, [])
+            if any(launch.kernel for launch in launches):
+                self._copy_operands(x, sum(launch.kind == "kCopy" for launch in launches))
+                for launch in launches:
+                    if launch.kernel:
+                        self._launch(x, launch)
+                continue
+            if x.opcode in _MOVES_NOTHING:
                 continue
             if x.opcode == "while":
                 condition, body = (
@@ -989,6 +1046,17 @@ class _Executor:
             else:
                 raise NotImplementedError(f"HLO {x.opcode} {x.name} {self._kinds(x)}")
 
+    def _copy_operands(self, x, count: int) -> None:
+        """Before a kernel that works in place: the operands that lie elsewhere, in order."""
+        slices, results = self.program.slices, self.program.arrays(x.name)
+        here = {slices[result] for result in results}
+        elsewhere = [operand for operand in x.operands if slices[operand] not in here]
+        free = [r for r in results if slices[r] not in {slices[o] for o in x.operands}]
+        for operand in elsewhere[:count]:
+            same_size = [r for r in free if slices[r][2] == slices[operand][2]]
+            free.remove(same_size[0])
+            self.bytes_of(same_size[0])[...] = self.bytes_of(operand)
+
     def _kinds(self, x):
         return {launch.kind for launch in self.program.launches.get(x.name, [])}
 
@@ -1005,16 +1073,8 @@ class _Executor:
     def _launch(self, x, launch):
         if launch.kernel not in self.program.kernels:
             raise NotImplementedError(f"{x.opcode} {x.name} by a library: {launch.kernel}")
-        slices = self.program.slices
-        names = [*x.operands]
-        if f"{x.name} {{0}}" in slices:
-            names += [f"{x.name} {{{i}}}" for i in range(len(x.shapes))]
-        else:
-            names.append(x.name)
-        places = [
-            (self.start[allocation] + offset, size)
-            for allocation, offset, size in (slices[name] for name in names)
-        ]
+        slices = [self.program.slices[y] for y in (*x.operands, *self.program.arrays(x.name))]
+        places = [(self.start[allocation] + offset, size) for allocation, offset, size in slices]
         kernel = parse(self.program.kernels[launch.kernel])[launch.kernel]
         machine = Machine(kernel, launch, self.memory, places)
         with np.errstate(all="ignore"):
@@ -1041,3 +1101,120 @@ def run(program: Program, *arguments) -> Run:
     executor = _Executor(program, [np.asarray(x) for x in jax.tree.leaves(arguments)])
     executor.execute(program.entry)
     return Run(jax.tree.unflatten(program.structure, executor.results()), executor.inexact)
+
+
+# --- the command --------------------------------------------------------------------------
+
+#: What the algorithms ask for, by the start of a case's name; nothing else may occur.
+ALLOWED = {
+    # Integers in float64 whose sums stay below 2**53: exact in any order.  The emulator checks
+    # that they are such integers.
+    "dot_general order_independent": {"mma"},
+    "conv_general_dilated order_independent": {"mma"},
+    "training of LeNet-5, order_independent": {"mma"},
+}
+
+
+def problems(target: str, case, execute: bool) -> list[str]:
+    """What is wrong with a case on a target; nothing if all is well."""
+    program = compile_for(target, case.program(), *case.arguments)
+    allowed = set().union(*(r for name, r in ALLOWED.items() if case.name.startswith(name)))
+    found = [f"{x.kernel}: [{x.rule}] {x.instruction}" for x in lint(program.ptx)]
+    found = [text for text in found if not any(f"[{rule}]" in text for rule in allowed)]
+    found += [f"left to a library: {name}" for name in sorted(program.library_calls)]
+    if execute:
+        result = run(program, *case.arguments)
+        found += [f"inexact: {op}" for op in sorted(result.inexact)]
+        expected = conformance.compute(case, jax.devices("cpu")[0])
+        found += filter(None, [conformance.first_difference(result.results, expected)])
+    return found
+
+
+def controls() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
+    """Programs of plain JAX that are to be caught, and whose bits they would have to have."""
+
+    def fused(x, y, z, out):
+        """What a compiler that contracts makes of a product and a sum."""
+        (out[...],) = triton.elementwise_inline_asm(
+            "fma.rn.f32 $0, $1, $2, $3;",
+            args=[x[...], y[...], z[...]],
+            constraints="=f,f,f,f",
+            pack=1,
+            result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, x.dtype)],
+        )
+
+    def contracted(x, y, z):
+        parameters = triton.CompilerParams()
+        return pl.pallas_call(fused, out_shape=x, compiler_params=parameters)(x, y, z)
+
+    x, y, z = (vectors.values((128,), seed) for seed in range(3))
+    square = vectors.values((128, 128), 3)
+    yield "exp", jax.numpy.exp, jax.numpy.exp, (x,)
+    yield "division", lax.div, lax.div, (x, y)
+    yield "square root", lax.sqrt, lax.sqrt, (np.abs(x),)
+    yield "product and sum", contracted, lambda x, y, z: x * y + z, (x, y, z)
+    index = np.arange(128, dtype=np.int32) % 7
+    yield "scatter-add", *[lambda x, i, y: x.at[i].add(y)] * 2, (x, index, y)
+    yield "matrix product", lax.dot, lax.dot, (square, square)
+    yield "order of a sum", jax.numpy.sum, jax.numpy.sum, (vectors.spread((5000,), 4),)
+
+
+def check_control(target: str, function, on_cpu, arguments) -> dict[str, Any]:
+    """What is found in a program: rules, libraries, and what a run says."""
+    program = compile_for(target, function, *arguments)
+    found = {
+        "rules": sorted({x.rule for x in lint(program.ptx)}) if program.ptx else [],
+        "libraries": sorted(program.library_calls),
+    }
+    try:
+        result = run(program, *arguments)
+    except NotImplementedError as error:
+        return found | {"run": f"refused: {error}"}
+    if result.inexact:
+        return found | {"run": f"inexact: {sorted(result.inexact)}"}
+    expected = np.asarray(on_cpu(*arguments))  # not jitted: a CPU too may contract
+    return found | {"run": conformance.first_difference(result.results, expected)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=[*TARGETS])
+    parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
+    parser.add_argument("--run", action="store_true", help="run them on the CPU, and compare")
+    parser.add_argument("--training", action="store_true", help="also compile the training")
+    parser.add_argument("--controls", action="store_true", help="what must be caught, instead")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"))
+    options = parser.parse_args()
+    # Deviceless: the plugin is to register where there is no GPU, and nothing is to run on one.
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    jax.config.update("jax_platforms", "cpu")
+    hard = conformance.hard_arrays(conformance.load()["hard_inputs"])
+    cases = [*vectors.cases(hard, small=True)]
+    if options.training:
+        cases += vectors.training(steps=2, batch=4)
+    chosen = [case for case in cases if case.name.startswith(tuple(options.only))]
+    part, parts = options.part
+    bad = 0
+    for target in options.targets:
+        if options.controls:
+            for name, *control in controls():
+                found = {"control": name, **check_control(target, *control)}
+                print(json.dumps({"target": target, **found}), flush=True)
+            continue
+        for case in chosen[part::parts]:
+            start = time.perf_counter()
+            execute = options.run and not case.name.startswith("training")
+            try:
+                found = problems(target, case, execute)
+            except (NotImplementedError, EmulationError) as error:
+                notes = "; ".join(getattr(error, "__notes__", []))
+                found = [f"{type(error).__name__}: {error} {notes}"]
+            bad += bool(found)
+            seconds = round(time.perf_counter() - start, 1)
+            row = {"target": target, "case": case.name, "problems": found, "seconds": seconds}
+            print(json.dumps(row), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

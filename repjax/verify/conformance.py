@@ -162,7 +162,7 @@ def _explain(case, golden, results, device) -> str:
 
 
 def first_difference(results, expected) -> str:
-    """Where two trees of arrays of one structure differ, and in how many elements."""
+    """Where two trees of arrays of one structure differ, and in how many elements; "" if not."""
     total, first = 0, ""
     for got, want in zip(leaves(results), leaves(expected), strict=True):
         i, j = (x.array.view(f"u{x.array.dtype.itemsize}") for x in (got, want))
@@ -175,7 +175,7 @@ def first_difference(results, expected) -> str:
                 f"the first in result {show(got.path)} at {at}: expected {j[at]:#0{digits}x} "
                 f"({want.array[at]}), received {i[at]:#0{digits}x} ({got.array[at]})"
             )
-    return f"{total} elements differ, {first}"
+    return f"{total} elements differ, {first}" if total else ""
 
 
 # --- the report -------------------------------------------------------------------------
