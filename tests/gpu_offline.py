@@ -889,9 +889,9 @@ class Machine:
         values = list(map(self.get, a[1:], kinds))
         if kind in ("f32", "f64"):
             result = _float(op, *values)
-            if op[0] in ("fma", "mad") and kind == "f64":
-                if not _exact(values, [values[0] * values[1], result])[m].all():
-                    self.inexact.add(".".join(op))
+            double_fma = op[0] in ("fma", "mad") and kind == "f64"
+            if double_fma and not _exact(values, [values[0] * values[1], result])[m].all():
+                self.inexact.add(".".join(op))
             self.put(a[0], result, m)
         elif kind[0] in "sub" and kind[1:] in ("16", "32", "64") and "sat" not in op:
             carry = self.carry if op[0] in ("addc", "subc", "madc") else np.zeros(self.n, bool)
