@@ -135,7 +135,8 @@ class Program(NamedTuple):
 
 
 _KINDS = {"kKernel", "kCustomKernel", "kCopy", "kMemzero", "kMemset32BitValue", "kSequential"}
-_KINDS |= {"kWhile", "kConditional"}
+# These hold others, which are listed too.
+_KINDS |= {"kWhile", "kConditional", "kAsyncStart", "kAsyncDone", "kDynamicSliceFusion"}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _LAUNCH = re.compile(
@@ -1134,6 +1135,7 @@ def problems(target: str, case, execute: bool) -> list[str]:
         for x in lint(program.ptx)
         if not any(re.match(f"({opcodes}) ", x.instruction) for opcodes in allowed)
     ]
+    found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found
     found += [f"left to a library: {name}" for name in sorted(program.library_calls)]
     if execute:
         result = run(program, *case.arguments)
