@@ -143,11 +143,14 @@ class ResNet(flax.linen.Module):
         return flax.linen.Dense(10)(x.mean((1, 2)))
 
 
-def network_cases():
-    """Deep programs, whose first call shows what tracing and compiling cost."""
+def network_cases(inputs=None):
+    """Deep programs, whose first call shows what tracing and compiling cost.
+
+    ``inputs`` are other models and batches than small ones, by name.
+    """
     tokens = np.arange(64, dtype=np.int32).reshape(4, 16) % 100
-    inputs = {"transformer": (Transformer(), tokens), "ResNet": (ResNet(), values((8, 16, 16, 3)))}
-    for name, (model, batch) in inputs.items():
+    small = {"transformer": (Transformer(), tokens), "ResNet": (ResNet(), values((8, 16, 16, 3)))}
+    for name, (model, batch) in (inputs or small).items():
         optimizer = optax.adam(1e-3)
 
         def step(variables, state, batch, model=model, optimizer=optimizer):
@@ -162,7 +165,7 @@ def network_cases():
 
         variables = jax.jit(model.init)(jax.random.key(0), batch)
         state = optimizer.init(variables["params"])
-        yield f"{name} training step, 4 blocks", step, (variables, state, batch)
+        yield f"{name} training step, {model.blocks} blocks", step, (variables, state, batch)
 
 
 def dispatch_cases():

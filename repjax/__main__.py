@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from repjax.verify import prove
+from repjax.verify import conformance, prove
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status (2: a request that cannot be met)."""
     parser = argparse.ArgumentParser(prog="python -m repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    conformance.add_command(commands)
     prove.add_command(commands)
     parsed = parser.parse_args(arguments)
     return parsed.run(parsed)

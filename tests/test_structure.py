@@ -83,7 +83,9 @@ def test_wheel_holds_every_package(tmp_path):
         [*wheel_command, "-w", str(tmp_path), str(copy)], check=True, capture_output=True
     )
     (wheel,) = tmp_path.glob("repjax-*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "repjax/verify/conformance.json" in names
+    held = {name for name in names if name.endswith(".py")}
     here = {
         prefix + str(path.relative_to(ROOT / folder))
         for folder, prefix in (

@@ -1,0 +1,366 @@
+"""What repjax costs on a GPU, against plain XLA and against what the device can do.
+
+    python benchmarks/gpu.py [--quick] [--minutes M] [--only PREFIX ...] [--output DIR/NAME]
+
+Each case runs as plain JAX in float32 (precision HIGHEST) and, where there are matrix products,
+also as XLA's default, which is TF32, and as repjax in each order.  Achieved bytes/s and flop/s are
+those of the operands, results and products that the case has, whatever the implementation moves
+and computes.  Ceilings are measured on the same device: bytes/s by negating a large array, flop/s
+by the best plain HIGHEST product.
+
+A figure is the time of one of many calls that are queued without waiting for each other: of the
+least of several measurements of 2 N and of N calls the difference, so that what a measurement costs
+by itself is left out, divided by N.  It cannot be less than the time to dispatch a program.
+
+With --output, writes DIR/NAME.md and .json after every case, so that a run that is cut off, by
+--minutes or otherwise, loses nothing.  --platform cpu --quick tries the program out elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import contractions
+import cpu
+import jax
+import numpy as np
+import optax
+from cpu import values
+from jax import lax
+
+import repjax
+from repjax.primitives.interpret import ACCUMULATIONS, CONTRACTIONS, Context, interpret_closed
+from repjax.verify import conformance
+from repjax.verify.prove import UsageError, write_json
+
+HIGHEST, TF32 = "plain, HIGHEST", "plain, TF32"
+
+
+class Case(NamedTuple):
+    """A function, in several ways.
+
+    Attributes:
+      name: its family, a colon, and the rest.
+      function: of arrays, in stock JAX.
+      arguments: its operands.
+      ways: names and the keywords of ``Context`` of repjax's.
+      flops: products and sums of its contractions; 0 if bytes are what counts.
+      plain: the ways of plain JAX.
+      whole: whether it is a program, with entry and exit, rather than an operation.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    ways: dict[str, dict[str, str]] = {"repjax": {}}  # noqa: RUF012 (never changed)
+    flops: int = 0
+    plain: tuple[str, ...] = (HIGHEST,)
+    whole: bool = False
+
+    def bytes(self) -> int:
+        """Of operands and results."""
+        results = jax.eval_shape(self.function, *self.arguments)
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((self.arguments, results)))
+
+    def programs(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The ways, and what compiles each."""
+        for way in self.plain:
+            precision = "highest" if way == HIGHEST else "default"
+            yield way, lambda precision=precision: self._plain(precision)
+        for way, orders in self.ways.items():
+            yield way, lambda orders=orders: self._reproducible(orders)
+
+    def _plain(self, precision: str):
+        with jax.default_matmul_precision(precision):
+            return jax.jit(self.function).lower(*self.arguments).compile()
+
+    def _reproducible(self, orders):
+        if self.whole:
+            program = repjax.reproducible(self.function, **orders)
+        else:
+            jaxpr = jax.make_jaxpr(self.function)(*self.arguments)
+            structure = jax.tree.structure(jax.eval_shape(self.function, *self.arguments))
+
+            @jax.jit
+            def program(*arguments):
+                context = Context(**orders, differentiable=False)
+                results = interpret_closed(context, jaxpr, jax.tree.leaves(arguments))
+                return jax.tree.unflatten(structure, results)
+
+        return program.lower(*self.arguments).compile()
+
+
+# --- cases ------------------------------------------------------------------------------
+
+SUMS = {order: {"accumulation": order} for order in ACCUMULATIONS}
+PRODUCTS = {order: {"contraction": order} for order in CONTRACTIONS}
+BOTH = (HIGHEST, TF32)
+
+
+def product_cases(quick: bool) -> Iterator[Case]:
+    for n in (64, 128) if quick else (512, 1024, 2048, 4096, 8192):
+        operands = values((n, n)), values((n, n), 1)
+        yield Case(f"product: {n}x{n}x{n}", lax.dot, operands, PRODUCTS, 2 * n**3, BOTH)
+
+
+def elementwise_cases(quick: bool) -> Iterator[Case]:
+    for name, function, arguments in cpu.elementwise_cases([1 << 12 if quick else 1 << 26]):
+        yield Case(f"elementwise: {name.removeprefix('elementwise ')}", function, arguments)
+
+
+def reduction_cases(quick: bool) -> Iterator[Case]:
+    shape = (64, 64) if quick else (8192, 8192)
+    name = "x".join(map(str, shape))
+    x = values(shape)
+    for axis, what in ((1, "rows"), (0, "columns"), (None, "all")):
+        orders = dict(SUMS)
+        if axis is None:
+            del orders["sequential"]  # one chain of additions; below, of fewer
+        yield Case(f"sum: {what} [{name}]", lambda x, axis=axis: x.sum(axis), (x,), orders)
+    chain = values((1 << 8 if quick else 1 << 16,))
+    only = {"sequential": SUMS["sequential"]}
+    yield Case(f"sum: all [{chain.size}]", lambda x: x.sum(), (chain,), only)
+
+
+def network_cases(quick: bool) -> Iterator[Case]:
+    inputs = None
+    if not quick:
+        tokens = np.arange(32 * 256, dtype=np.int32).reshape(32, 256) % 100
+        inputs = {
+            "transformer": (cpu.Transformer(features=512), tokens),
+            "ResNet": (cpu.ResNet(features=64), values((64, 32, 32, 3))),
+        }
+    lenet = itertools.islice(cpu.training_cases(), 2)
+    for name, function, arguments in (*lenet, *cpu.network_cases(inputs)):
+        yield Case(f"training: {name}", function, arguments, PRODUCTS, 0, BOTH, True)
+
+
+def contraction_cases(quick: bool) -> Iterator[Case]:
+    last = ""
+    convolutions = itertools.islice(contractions.convolutions(), 3 if quick else None)
+    for name, function, arguments in (*convolutions, *_attention(quick)):
+        last = last if name.startswith("its ") else name
+        full = name if name == last else f"{last}: {name}"
+        family = "attention" if last.startswith("scores") else "convolution"
+        flops = _flops(function, arguments)
+        yield Case(f"{family}: {full}", function, arguments, PRODUCTS, flops, BOTH)
+
+
+def _attention(quick: bool):
+    heads, length = (2, 16) if quick else (16, 1024)
+    q, k = values((8, heads, length, 64)), values((8, heads, length, 64), 1)
+    name = f"8x{heads}x[{length}x64x{length}]"
+    yield f"scores {name}", lambda q, k: q @ k.swapaxes(2, 3), (q, k)
+    p = values((8, heads, length, length))
+    yield "its product with the values", lambda p, v: p @ v, (p, k)
+
+
+def _flops(function, arguments) -> int:
+    """Two for each product that the one contraction in a function needs; holes left out."""
+    total = 0
+    for equation in jax.make_jaxpr(function)(*arguments).jaxpr.eqns:
+        shapes = [v.aval.shape for v in equation.invars]
+        out = math.prod(equation.outvars[0].aval.shape)
+        if equation.primitive.name == "dot_general":
+            contracting = equation.params["dimension_numbers"][0][0]
+            total += 2 * out * math.prod(shapes[0][d] for d in contracting)
+        elif equation.primitive.name == "conv_general_dilated":
+            outs = shapes[1][equation.params["dimension_numbers"].rhs_spec[0]]
+            holes = math.prod(equation.params["lhs_dilation"])
+            total += 2 * out * math.prod(shapes[1]) // outs // holes
+    return total
+
+
+def other_cases(quick: bool) -> Iterator[Case]:
+    shape = (16, 64) if quick else (8192, 4096)
+    name = "x".join(map(str, shape))
+    x, scale = values(shape), values(shape[1:], 1)
+    labels = np.arange(shape[0], dtype=np.int32) % shape[1]
+
+    def layer_norm(x, scale):
+        z = x - x.mean(-1, keepdims=True)
+        return z * lax.rsqrt((z * z).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def gradient(x, scale):
+        return jax.grad(lambda *a: (layer_norm(*a) ** 2).sum(), (0, 1))(x, scale)
+
+    def cross_entropy(x, labels):
+        return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
+
+    yield Case(f"rows: softmax [{name}]", jax.nn.softmax, (x,))
+    yield Case(f"rows: layer norm [{name}]", layer_norm, (x, scale))
+    yield Case(f"rows: layer norm, gradients [{name}]", gradient, (x, scale))
+    yield Case(f"rows: cross-entropy [{name}]", cross_entropy, (x, labels))
+    yield Case(f"rows: cross-entropy, gradient [{name}]", jax.grad(cross_entropy), (x, labels))
+    table, count = values((16 if quick else 1 << 16, 64), 2), 64 if quick else 1 << 20
+    index = np.asarray(np.random.default_rng(0).integers(0, len(table), count), np.int32)
+    updates = values((count, 64), 3)
+    name = f"{count} rows of 64 into {len(table)}"
+    yield Case(f"scatter-add: {name}", lambda t, i, u: t.at[i].add(u), (table, index, updates))
+
+
+# --- time -------------------------------------------------------------------------------
+
+
+def queued(program, arguments, calls: int) -> float:
+    """Seconds for so many calls, queued, until the last result is there."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = program(*arguments)
+    jax.block_until_ready(result)
+    return time.perf_counter() - start
+
+
+def measure(program, arguments, seconds: float) -> dict[str, float]:
+    """Seconds of one call; about ``seconds`` are spent on it, or three calls if they are long."""
+    first = queued(program, arguments, 1)
+    once = queued(program, arguments, 1)
+    if once > seconds:
+        return {"seconds": min(once, queued(program, arguments, 1)), "first": first, "calls": 1}
+    calls = max(1, min(500, int(seconds / 12 / once)))
+    few, many = (min(queued(program, arguments, n * calls) for _ in range(4)) for n in (1, 2))
+    # Where noise hides the difference, the mean of all calls is an upper bound.
+    best = (many - few if many > few else many / 2) / calls
+    return {"seconds": best, "first": first, "calls": calls}
+
+
+def ceilings(quick: bool, seconds: float) -> dict[str, float]:
+    """What the device can do, and how long it takes to dispatch an empty program."""
+    n = 1 << 14 if quick else 1 << 28
+    x = values((n,))
+    copy = jax.jit(lax.neg).lower(x).compile()
+    empty = jax.jit(lax.neg).lower(x[:1]).compile()
+    best = {"flop/s": 0.0}
+    for size in (64,) if quick else (4096, 8192):
+        operands = values((size, size)), values((size, size), 1)
+        product = Case("", lax.dot, operands)._plain("highest")
+        flops = 2 * size**3 / measure(product, operands, seconds)["seconds"]
+        best["flop/s"] = max(best["flop/s"], flops)
+    best["bytes/s"] = 8 * n / measure(copy, (x,), seconds)["seconds"]
+    best["dispatch"] = measure(empty, (x[:1],), seconds)["seconds"]
+    return best
+
+
+# --- output -----------------------------------------------------------------------------
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as a page."""
+    best = report["ceilings"]
+    lines = ["# GPU", ""]
+    lines += [f"{key}: {value}  " for key, value in report["environment"].items() if value]
+    lines += [
+        "",
+        f"Measured ceilings: {best['bytes/s'] / 1e9:,.0f} GB/s, "
+        f"{best['flop/s'] / 1e12:.2f} TFLOP/s in float32 (HIGHEST); "
+        f"an empty program takes {best['dispatch'] * 1e6:.1f} us.",
+        "",
+        "Finished." if report["finished"] else "**Unfinished**: not every case has run.",
+    ]
+    family = ""
+    for name, row in report["cases"].items():
+        if name.split(":")[0] != family:
+            family = name.split(":")[0]
+            lines += ["", f"## {family}", ""]
+            lines += ["| case | way | ms | achieved | of ceiling | of plain's time |"]
+            lines += ["|---|---|---:|---:|---:|---:|"]
+        plain = row["ways"].get(HIGHEST, {}).get("seconds")
+        for way, figures in row["ways"].items():
+            cells = [name.split(": ", 1)[1], way]
+            if "error" in figures:
+                cells += [f"failed: {figures['error']}".replace("|", r"\|"), "", "", ""]
+            else:
+                t, unit = figures["seconds"], "flop/s" if row["flops"] else "bytes/s"
+                rate = (row["flops"] or row["bytes"]) / t
+                shown = f"{rate / 1e12:.2f} TFLOP/s" if row["flops"] else f"{rate / 1e9:,.0f} GB/s"
+                training = name.startswith("training")
+                cells += [f"{t * 1e3:.4g}", "" if training else shown]
+                cells += ["" if training else f"{rate / best[unit]:.0%}"]
+                cells += [f"{t / plain:.2f}" if plain else ""]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write(output: pathlib.Path, report: dict[str, Any]) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_json(output.with_name(output.name + ".json"), report)
+    output.with_name(output.name + ".md").write_text(markdown(report))
+
+
+def find_device(platform: str):
+    """The device, or SystemExit with one sentence."""
+    if platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    device = jax.devices()[0]
+    try:
+        conformance.check_device(device)
+        if platform == "gpu" and device.platform == "cpu":
+            raise UsageError(
+                "expected an NVIDIA GPU, received a CPU only; run benchmarks/cpu.py, or try this "
+                "program out with --platform cpu --quick"
+            )
+    except UsageError as error:
+        raise SystemExit(f"gpu.py: {error}") from None
+    return device
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, short measurements")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no case after them")
+    parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
+    parser.add_argument("--platform", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and OUTPUT.json")
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + 60 * arguments.minutes
+    if arguments.platform == "cpu" and not arguments.quick:
+        raise SystemExit("gpu.py: --platform cpu expected --quick too; see benchmarks/cpu.py")
+    device = find_device(arguments.platform)
+    seconds = 0.02 if arguments.quick else 0.4
+    report: dict[str, Any] = {
+        "environment": conformance.environment(device),
+        "ceilings": ceilings(arguments.quick, seconds),
+        "finished": False,
+        "cases": {},
+    }
+    print(report["ceilings"], flush=True)
+    families = (product_cases, elementwise_cases, reduction_cases, network_cases)
+    families += (contraction_cases, other_cases)
+    cases = itertools.chain.from_iterable(family(arguments.quick) for family in families)
+    for case in cases:
+        if not case.name.startswith(tuple(arguments.only)):
+            continue
+        row = {"bytes": case.bytes(), "flops": case.flops, "ways": {}}
+        for way, compile_program in case.programs():
+            if time.monotonic() > deadline:
+                break
+            try:
+                row["ways"][way] = measure(compile_program(), case.arguments, seconds)
+            except Exception as error:  # such as too little memory: the others are to run
+                text = str(error).strip().splitlines() or [""]
+                row["ways"][way] = {"error": f"{type(error).__name__}: {text[0][:200]}"}
+        if row["ways"]:
+            report["cases"][case.name] = row
+        shown = {
+            w: f.get("error") or f"{f['seconds'] * 1e3:.4g} ms" for w, f in row["ways"].items()
+        }
+        print(f"{case.name}: {shown}", flush=True)
+        if time.monotonic() > deadline:
+            break
+        if arguments.output:
+            write(arguments.output, report)
+    else:
+        report["finished"] = True
+    if arguments.output:
+        write(arguments.output, report)
+    print("\n" + markdown(report))
+
+
+if __name__ == "__main__":
+    main()

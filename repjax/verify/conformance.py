@@ -1,0 +1,285 @@
+"""Whether a device has the bits of the contract: ``python -m repjax conformance``.
+
+Every case of :mod:`repjax.verify.vectors`, and the training of LeNet-5, runs on the device that JAX
+has, and the digest of its results (:mod:`repjax.verify.digest`) is compared with the golden one.
+The goldens, ``conformance.json``, were made on CPU; the hard inputs of the elementary functions
+stand there too.  Where a digest differs, the case runs once more on the CPU beside the device, to
+say which elements differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import repjax
+from repjax.verify import vectors
+from repjax.verify.digest import digest, leaves, show
+from repjax.verify.prove import UsageError, write_json
+
+GOLDENS = pathlib.Path(__file__).with_suffix(".json")
+HARD_INPUTS = pathlib.Path(__file__).parents[2] / "tests" / "data" / "hard_inputs"
+OLDEST = (8, 0)  # compute capability
+
+
+def check_device(device) -> None:
+    """Raise UsageError, in one sentence, unless repjax runs on the device.
+
+    Args:
+      device: one of ``jax.devices()``.
+    """
+    version = str(getattr(device, "compute_capability", ""))
+    if device.platform == "cpu":
+        return
+    if device.platform not in ("gpu", "cuda") or not re.fullmatch(r"\d+\.\d+", version):
+        raise UsageError(
+            f"expected a CPU or an NVIDIA GPU, received {device.device_kind} "
+            f"({device.platform}), for which repjax has no kernels; set JAX_PLATFORMS=cpu"
+        )
+    if tuple(map(int, version.split("."))) < OLDEST:
+        raise UsageError(
+            f"expected an NVIDIA GPU of compute capability 8.0 (A100) or newer, received "
+            f"{device.device_kind} of {version}; set JAX_PLATFORMS=cpu"
+        )
+
+
+def environment(device) -> dict[str, str]:
+    """What the results were made on: device, driver, versions, flags."""
+    driver = pathlib.Path("/proc/driver/nvidia/version")
+    return {
+        **repjax.info(),
+        "devices": f"{device.device_kind}, one of {len(jax.devices())}",
+        "compute capability": str(getattr(device, "compute_capability", "")),
+        "runtime": device.client.platform_version.strip().replace("\n", ", "),
+        "driver": driver.read_text().splitlines()[0] if driver.exists() else "",
+        "machine": platform.machine(),
+        **{name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
+    }
+
+
+# --- goldens ----------------------------------------------------------------------------
+
+
+def load(path: pathlib.Path = GOLDENS) -> dict[str, Any]:
+    """The goldens: ``contract``, ``digests`` by case, ``hard_inputs`` by function.
+
+    Raises:
+      UsageError: no such file, or one of another kind or of another contract.
+    """
+    try:
+        goldens = json.loads(path.read_text())
+        contract, found = goldens["contract"], [goldens["digests"], goldens["hard_inputs"]]
+        if not all(isinstance(x, dict) and x for x in found):
+            raise ValueError("it holds no digests, or no hard inputs")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"expected goldens in {path}, received {type(error).__name__}: {error}; install "
+            "repjax again, or write them with --write"
+        ) from None
+    if contract != repjax.CONTRACT_VERSION:
+        raise UsageError(
+            f"expected goldens of contract {repjax.CONTRACT_VERSION} in {path}, received contract "
+            f"{contract}; write them anew with --write"
+        )
+    return goldens
+
+
+def hard_arrays(hard_inputs: dict[str, str]) -> dict[str, np.ndarray]:
+    """The hard inputs as float32 arrays [count, arity]; of texts "x x x" or "x,y x,y x,y"."""
+    return {
+        name: np.array(
+            [[int(x, 16) for x in row.split(",")] for row in text.split()], np.uint32
+        ).view(np.float32)
+        for name, text in hard_inputs.items()
+    }
+
+
+def read_hard_inputs() -> dict[str, str]:
+    """Those of the source tree, as :func:`hard_arrays` takes them."""
+    if not HARD_INPUTS.is_dir():
+        raise UsageError(
+            f"--write: expected a source tree with {HARD_INPUTS}, received an installed package; "
+            "run it in a clone of the repository"
+        )
+    pattern = re.compile(r"^[\da-f]{8}(?: [\da-f]{8})?(?= )", re.MULTILINE)
+    return {
+        path.stem: " ".join(row.replace(" ", ",") for row in pattern.findall(path.read_text()))
+        for path in sorted(HARD_INPUTS.glob("*.txt"))
+    }
+
+
+def all_cases(hard_inputs: dict[str, str]) -> Iterator[vectors.Case]:
+    yield from vectors.cases(hard_arrays(hard_inputs))
+    yield from vectors.training()
+
+
+# --- one case ---------------------------------------------------------------------------
+
+
+def compute(case: vectors.Case, device) -> Any:
+    """The results of a case on a device, as NumPy arrays."""
+    with jax.default_device(device):
+        return jax.tree.map(np.asarray, case.program()(*case.arguments))
+
+
+def check(case: vectors.Case, golden: str, device) -> dict[str, Any]:
+    """The row of a case in the report: whether it has the golden digest and, if not, why."""
+    start = time.perf_counter()
+    row: dict[str, Any] = {"same": False, "expected": golden}
+    try:
+        results = compute(case, device)
+    except Exception as error:  # whatever goes wrong on a device, the other cases are to run
+        message = str(error).strip().splitlines()
+        return row | {"reason": f"{type(error).__name__}: {message[0] if message else ''}"}
+    row |= {"received": digest(results), "seconds": round(time.perf_counter() - start, 2)}
+    row["elements"] = sum(leaf.array.size for leaf in leaves(results))
+    row["same"] = row["received"] == golden
+    return row if row["same"] else row | {"reason": _explain(case, golden, results, device)}
+
+
+def _explain(case, golden, results, device) -> str:
+    """The first element that differs from what a CPU computes, if that has the golden digest."""
+    if device.platform == "cpu":
+        return "the digest differs; there is no other device to compare elements with"
+    try:
+        expected = compute(case, jax.devices("cpu")[0])
+    except RuntimeError:
+        return "the digest differs; to see elements, let JAX have the CPU too (JAX_PLATFORMS)"
+    if digest(expected) != golden:
+        return "the digest differs, and so does this machine's CPU: run it with JAX_PLATFORMS=cpu"
+    return first_difference(results, expected)
+
+
+def first_difference(results, expected) -> str:
+    """Where two trees of arrays of one structure differ, and in how many elements; "" if not."""
+    total, first = 0, ""
+    for got, want in zip(leaves(results), leaves(expected), strict=True):
+        i, j = (x.array.view(f"u{x.array.dtype.itemsize}") for x in (got, want))
+        different = np.argwhere(i != j)
+        total += len(different)
+        if len(different) and not first:
+            at = tuple(map(int, different[0]))
+            digits = 2 + 2 * i.dtype.itemsize
+            first = (
+                f"the first in result {show(got.path)} at {at}: expected {j[at]:#0{digits}x} "
+                f"({want.array[at]}), received {i[at]:#0{digits}x} ({got.array[at]})"
+            )
+    return f"{total} elements differ, {first}" if total else ""
+
+
+# --- the report -------------------------------------------------------------------------
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as a page."""
+    rows = report["cases"]
+    lines = ["# Conformance", ""]
+    lines += [f"{key}: {value}  " for key, value in report["environment"].items() if value]
+    lines += ["", report["total"], "", "| case | elements | seconds | result |"]
+    lines += ["|---|---:|---:|---|"]
+    for name, row in rows.items():
+        result = "same" if row["same"] else f"**different**: {row['reason']}"
+        cells = [f"{row.get('elements', 0):,}", row.get("seconds", ""), result.replace("|", r"\|")]
+        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _total(rows, wanted: int) -> str:
+    same = sum(row["same"] for row in rows.values())
+    elements = sum(row.get("elements", 0) for row in rows.values() if row["same"])
+    text = f"{same} of {len(rows)} cases have the golden bits, {elements:,} elements"
+    return text if len(rows) == wanted else f"{text}; unfinished, {wanted} cases were to run"
+
+
+def write(path: pathlib.Path, report: dict[str, Any]) -> None:
+    """``path`` with .json and .md, each written atomically."""
+    write_json(path.with_name(path.name + ".json"), report)
+    page = path.with_name(path.name + ".md")
+    temporary = page.with_name(f"{page.name}.{os.getpid()}.tmp")
+    temporary.write_text(markdown(report))
+    os.replace(temporary, page)
+
+
+# --- the command ------------------------------------------------------------------------
+
+
+def add_command(commands) -> None:
+    """Add ``conformance`` to the subparsers of ``python -m repjax``."""
+    parser = commands.add_parser(
+        "conformance",
+        help="compare the bits of every primitive on this device with those of the contract",
+        description="Run every primitive, and the training of LeNet-5, on the device that JAX has, "
+        "and compare the results with goldens made on CPU. Exit status: 0 if all bits are "
+        "the same, 1 if not, 2 if the request cannot be met.",
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="DIR/NAME", help="write DIR/NAME.json and .md"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="PREFIX", help="cases whose names start so"
+    )
+    parser.add_argument("--write", action="store_true", help=f"write {GOLDENS.name}, on a CPU")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The command; returns its exit status."""
+    try:
+        device = jax.devices()[0]
+        check_device(device)
+        return _write_goldens(device) if arguments.write else _compare(arguments, device)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _compare(arguments, device) -> int:
+    goldens = load()
+    chosen = [
+        case
+        for case in all_cases(goldens["hard_inputs"])
+        if case.name.startswith(tuple(arguments.only))
+    ]
+    if not chosen:
+        raise UsageError(f"--only: expected the start of a case's name, received {arguments.only}")
+    if missing := [case.name for case in chosen if case.name not in goldens["digests"]]:
+        raise UsageError(f"expected goldens of {', '.join(missing)}; write them with --write")
+    report = {"environment": environment(device), "total": "", "cases": {}}
+    for number, case in enumerate(chosen, 1):
+        row = report["cases"][case.name] = check(case, goldens["digests"][case.name], device)
+        report["total"] = _total(report["cases"], len(chosen))
+        result = "same" if row["same"] else f"DIFFERENT: {row['reason']}"
+        print(f"{number}/{len(chosen)} {case.name}: {result}", flush=True)
+        if arguments.output:  # after every case, so that an interruption loses nothing
+            write(arguments.output, report)
+    print(f"{device.device_kind}: {report['total']}")
+    return 0 if all(row["same"] for row in report["cases"].values()) else 1
+
+
+def _write_goldens(device) -> int:
+    if device.platform != "cpu":
+        raise UsageError(
+            f"--write: expected a CPU, received {device.device_kind}; set JAX_PLATFORMS=cpu"
+        )
+    hard_inputs = read_hard_inputs()
+    cases = {case.name: case for case in all_cases(hard_inputs)}
+    if missing := set(vectors.registered()).difference(*(c.primitives() for c in cases.values())):
+        raise UsageError(f"--write: expected a case for every primitive, found none for {missing}")
+    digests = {}
+    for number, (name, case) in enumerate(cases.items(), 1):
+        digests[name] = digest(compute(case, device))
+        print(f"{number}/{len(cases)} {name}", flush=True)
+    goldens = {"contract": repjax.CONTRACT_VERSION, "digests": digests, "hard_inputs": hard_inputs}
+    write_json(GOLDENS, goldens)
+    return 0

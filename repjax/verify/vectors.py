@@ -1,0 +1,480 @@
+"""Conformance vectors: one program for every primitive and order, with inputs from integers.
+
+:func:`cases` gives them in two sizes: large ones for devices (:mod:`repjax.verify.conformance`),
+small ones for an emulator.  Inputs are made on the host by a generator of our own, so that they
+depend on no version of JAX or NumPy, and on no device.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import flax.linen
+import jax
+import numpy as np
+import optax
+from jax import lax
+from jax import numpy as jnp
+from jax.interpreters import ad
+
+import repjax
+from repjax.models import LeNet5
+from repjax.primitives.interpret import PREFIX, open_jaxpr
+
+FORMATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(jnp.bfloat16))
+#: float32 patterns at which operations change their behaviour, without those of the other sign.
+SPECIALS = (
+    # zero, subnormals, the smallest normal numbers, 2**-24 and 2**-23
+    *(0x00000000, 0x00000001, 0x007FFFFF, 0x00800000, 0x00800001, 0x01000000),
+    *(0x33800000, 0x34000000),
+    # around 1/2, 1, 3/2, 5/2, pi, 88, 89, 128, 2**8, 2**15, 2**16
+    *(0x3EFFFFFF, 0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FC00000, 0x40200000),
+    *(0x40490FDB, 0x42B00000, 0x42B17218, 0x43000000, 0x437F0000, 0x43800000, 0x46FFFE00),
+    *(0x47000000, 0x477FFF00, 0x47800000),
+    # around 2**23, 2**31, 2**32, the square root of the largest number, the largest
+    *(0x4AFFFFFF, 0x4B800000, 0x4EFFFFFF, 0x4F000000, 0x4F7FFFFF, 0x4F800000, 0x5F7FFFFF),
+    *(0x7F000000, 0x7F7FFFFF),
+    # infinity, and NaNs: signalling, canonical, all ones
+    *(0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF),
+)
+
+
+class Case(NamedTuple):
+    """A program and its inputs.
+
+    Attributes:
+      name: unique; the primitive's, if it is about one.
+      function: of stock JAX and repjax operations, to be made reproducible.
+      arguments: NumPy arrays, or sequences of them.
+      orders: the keywords of ``repjax.reproducible``.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    orders: dict[str, str] = {}  # noqa: RUF012 (never changed)
+
+    def program(self) -> Callable[..., Any]:
+        """The reproducible function, compiled at its first call."""
+        return repjax.reproducible(self.function, **self.orders)
+
+    def primitives(self) -> set[str]:
+        """The names of the repjax primitives in the program, without the prefix."""
+        return set(_names(jax.make_jaxpr(self.program())(*self.arguments)))
+
+
+def _names(jaxpr) -> Iterator[str]:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
+        if equation.primitive.name.startswith(PREFIX):
+            yield equation.primitive.name.removeprefix(PREFIX)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    yield from _names(inner)
+
+
+def registered() -> dict[str, Any]:
+    """All primitives that ``define`` has made, by name without the prefix.
+
+    But not those that it makes on demand of exact operations, which compute nothing.
+    """
+    names = {p.name.removeprefix(PREFIX): p for p in ad.primitive_transposes if _is_own(p.name)}
+    return {name: p for name, p in sorted(names.items()) if not name.startswith("exact_")}
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+# --- inputs -----------------------------------------------------------------------------
+
+
+def words(count: int, seed: int) -> np.ndarray:
+    """Random uint64: SplitMix64 (Steele, Lea and Flood 2014) of a counter."""
+    with np.errstate(over="ignore"):
+        z = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed << 32)
+        z *= np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def patterns(count: int, seed: int, dtype=np.float32) -> np.ndarray:
+    """Random bit patterns of a type: every class of value, NaNs with payloads too."""
+    dtype = np.dtype(dtype)
+    return (words(count, seed) >> np.uint64(20)).astype(f"u{dtype.itemsize}").view(dtype)
+
+
+def values(shape, seed: int) -> np.ndarray:
+    """float32 in [-1, 1): multiples of 2**-23."""
+    top = (words(math.prod(shape), seed) >> np.uint64(40)).astype(np.int32) - np.int32(1 << 23)
+    return (top.astype(np.float32) * np.float32(2.0**-23)).reshape(shape)
+
+
+def spread(shape, seed: int, binades: int = 12) -> np.ndarray:
+    """float32 of either sign over so many binades: sums of them round, cancel and absorb."""
+    exponent = (words(math.prod(shape), seed + 1) % np.uint64(binades)).astype(np.int32)
+    return np.ldexp(values(shape, seed), exponent.reshape(shape) - binades // 2)
+
+
+def indices(shape, below: int, seed: int) -> np.ndarray:
+    return (words(math.prod(shape), seed) % np.uint64(below)).astype(np.int32).reshape(shape)
+
+
+def with_specials(x: np.ndarray) -> np.ndarray:
+    """``x`` with special values at some places."""
+    x = x.copy()
+    places = words(8, x.size) % np.uint64(x.size)
+    x.ravel()[places.astype(np.int64)] = np.float32(
+        [np.inf, -np.inf, np.nan, -0.0, 2.0**-126, 2.0**-140, 3e38, -3e38]
+    )
+    return x
+
+
+def _specials() -> np.ndarray:
+    bits = np.array(SPECIALS, np.uint32)
+    return np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
+
+
+# --- elementwise functions --------------------------------------------------------------
+
+_UNARY = (
+    "acos acosh asin asinh atan atanh canonicalize cbrt ceil cos cosh digamma erf erf_inv erfc "
+    "exp exp2 expm1 floor lgamma log log10 log1p log2 logistic materialize neg one_minus_square "
+    "rsqrt sin sinh sqrt square tan tanh"
+)
+_BINARY = "add atan2 div hypot mul nextafter pow rem sub"
+
+
+def _elementwise(n: int, hard: dict[str, np.ndarray]) -> Iterator[Case]:
+    """``n`` random patterns, as many ordinary numbers, special values, and the hard inputs."""
+    p = registered()
+
+    def ordinary(count, seed):
+        return np.ldexp(values((count,), seed), indices((count,), 10, seed + 1) - 4)
+
+    def in_formats(function):
+        return lambda *operands: [function(*xs) for xs in operands]
+
+    halves = [
+        np.arange(0, 1 << 16, max(1, (1 << 15) // n), np.uint16).view(dtype)
+        for dtype in FORMATS[1:]
+    ]
+    params = {name: {} for name in _UNARY.split()} | {
+        "integer_pow 3": {"y": 3},
+        "integer_pow -5": {"y": -5},
+        "reduce_precision e5m10": {"exponent_bits": 5, "mantissa_bits": 10},
+        "reduce_precision e8m7": {"exponent_bits": 8, "mantissa_bits": 7},
+        "round away from zero": {"rounding_method": lax.RoundingMethod.AWAY_FROM_ZERO},
+        "round to even": {"rounding_method": lax.RoundingMethod.TO_NEAREST_EVEN},
+    }
+    for name, keywords in params.items():
+        own = hard.get(name, np.empty((0, 1), np.float32))[:, 0]
+        x = np.concatenate([_specials(), own, -own, ordinary(n, 1), patterns(n, 3)])
+        function = functools.partial(p[name.split()[0]].bind, **keywords)
+        own_halves = [] if name == "materialize" else halves  # which is of float32 only
+        yield Case(name, in_formats(function), ((x,), *[(h,) for h in own_halves]))
+
+    pairs = itertools.product(_specials()[::3], repeat=2)
+    specials = [np.array(x) for x in zip(*pairs, strict=True)]
+    halves = [[patterns(n, seed, dtype) for seed in (5, 6)] for dtype in FORMATS[1:]]
+    for name in _BINARY.split():
+        own = hard.get(name, np.empty((0, 2), np.float32)).T
+        x, y = (
+            np.concatenate([special, hard_one, ordinary(n, seed), patterns(n, seed + 2)])
+            for special, hard_one, seed in zip(specials, own, (7, 11), strict=True)
+        )
+        if name in ("add", "sub", "rem"):  # close to x, or a multiple: cancels
+            near = (x[-n:].view(np.uint32) ^ np.uint32(0x8055AA33)).view(np.float32)
+            x, y = np.concatenate([x, x[-n:]]), np.concatenate([y, near])
+        yield Case(name, in_formats(p[name].bind), ((x, y), *halves))
+
+    x, y, z = (np.concatenate([ordinary(n, seed), patterns(n, seed + 2)]) for seed in (15, 19, 23))
+    with np.errstate(all="ignore"):
+        z[: n // 2] = -(x * y)[: n // 2]  # cancels
+    halves = [[patterns(n, seed, dtype) for seed in (5, 6, 7)] for dtype in FORMATS[1:]]
+    yield Case("fma", in_formats(p["fma"].bind), ((x, y, z), *halves))
+
+    exponents = np.concatenate([indices((n,), 41, 24) - 20, patterns(n, 25, np.int32)])
+    small = (exponents % 7).astype(np.int32)
+    halves = [(h[0], small[:n]) for h in halves]
+    yield Case("pow_integer", in_formats(p["pow_integer"].bind), ((x, exponents), *halves))
+    yield from _conversions(p["convert_element_type"], n)
+
+
+def _conversions(primitive, n: int) -> Iterator[Case]:
+    integers = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "bool")
+
+    def to_all(x):
+        to = (*integers, *FORMATS) if jnp.issubdtype(x.dtype, np.floating) else FORMATS
+        return {
+            np.dtype(new).name: primitive.bind(x, new_dtype=np.dtype(new))
+            for new in to
+            if np.dtype(new) != x.dtype
+        }
+
+    sources = {dtype.name: patterns(n, 30, dtype) for dtype in FORMATS}
+    sources |= {name: patterns(n, 31, name) for name in integers[:-1]}
+    sources["float32"] = np.concatenate([_specials(), spread((n,), 32, 48), sources["float32"]])
+    sources["bool"] = patterns(n, 33, np.uint8) < 100
+    for name, x in sources.items():
+        yield Case(f"convert_element_type from {name}", to_all, (x,))
+
+
+# --- reductions -------------------------------------------------------------------------
+
+
+def _reductions(pick) -> Iterator[Case]:
+    x = spread(pick((7, 13), (300, 1001)), 40)
+    special = with_specials(x)
+    factors = np.float32(1) + values(x.shape, 42) * np.float32(0.25)
+    axes = {"rows": (1,), "columns": (0,), "all": (0, 1)}
+    for order in repjax.primitives.interpret.ACCUMULATIONS:
+        kept = {"accumulation": order}
+
+        def both(reduce, axis):
+            return lambda x, y: (reduce(x, axis), reduce(y, axis))
+
+        for name, axis in axes.items():
+            # One after the other: all of them would take a long time on a GPU.
+            arguments = (x, special) if (order, name) != ("sequential", "all") else (x[:20],) * 2
+            yield Case(f"reduce_sum {order} {name}", both(jnp.sum, axis), arguments, kept)
+        yield Case(f"reduce_prod {order}", both(jnp.prod, (1,)), (factors, special), kept)
+
+        def cumulative(x, y):
+            return jnp.cumsum(x, 1), lax.cumprod(y, 1, reverse=True), jnp.cumsum(y, 0)
+
+        yield Case(f"cumsum, cumprod {order}", cumulative, (x, factors), kept)
+
+    def extrema(x):
+        functions = (jnp.max, jnp.min, jnp.argmax, jnp.argmin)
+        return [f(x, axis) for f in functions for axis in (0, 1, None)]
+
+    yield Case("extrema", extrema, (special,))
+    ties = np.round(special)
+    yield Case("extrema of equals", extrema, (ties,))
+    yield Case("cummax, cummin", lambda x: (lax.cummax(x, 1), lax.cummin(x, 0)), (special,))
+    yield Case("top_k", lambda x: lax.top_k(x, 5), (ties,))
+    yield Case("sort", lambda x: (jnp.sort(x, 0), jnp.argsort(x, 1)), (ties,))
+    for dtype in FORMATS[1:]:
+
+        def of_halves(x):
+            return jnp.sum(x, 1), jnp.max(x, 0), jnp.argmax(x, 1), jnp.cumsum(x, 1)
+
+        yield Case(f"reductions of {dtype.name}", of_halves, (x.astype(dtype),))
+
+
+def _windows(pick) -> Iterator[Case]:
+    images = spread(pick((2, 7, 6, 3), (5, 33, 30, 17)), 50)
+
+    def pools(x):
+        return (
+            flax.linen.max_pool(x, (3, 3), (2, 2), "SAME"),
+            flax.linen.avg_pool(x, (3, 2), (2, 1), "SAME"),
+            lax.reduce_window(x, np.float32(np.inf), lax.min, (1, 2, 3, 1), (1, 2, 1, 1), "VALID"),
+        )
+
+    def gradients(x):
+        out, pullback = jax.vjp(pools, x)
+        return pullback(out)
+
+    yield Case("pooling", pools, (images,))
+    yield Case("pooling, gradient", gradients, (images,))
+    yield Case("pooling, tangent", lambda x, t: jax.jvp(pools, (x,), (t,)), (images, images[::-1]))
+
+
+# --- contractions -----------------------------------------------------------------------
+
+
+def _contractions(pick) -> Iterator[Case]:
+    a, b = spread(pick((5, 9), (77, 700)), 60), spread(pick((9, 6), (700, 130)), 62)
+    shape = pick((2, 3, 4, 5), (3, 4, 50, 33))
+    q, k = spread(shape, 64), spread(shape, 66)
+    images = spread(pick((2, 5, 6, 4), (4, 17, 16, 8)), 68)
+    kernel = spread(pick((3, 2, 2, 6), (3, 2, 4, 12)), 70)
+    wide = spread(pick((2, 33), (3, 5000)), 72)
+
+    def products(a, b, q, k):
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k)
+        left, right = jax.vjp(jnp.dot, a, b)[1](a @ b)
+        return a @ b, left, right, scores, jnp.einsum("bhqk,bhkd->bhqd", scores, k)
+
+    def convolution(x, w):
+        return lax.conv_general_dilated(
+            x,
+            w,
+            (2, 1),
+            [(1, 0), (-1, 2)],
+            rhs_dilation=(1, 2),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=2,
+        )
+
+    def gradients(x, w):
+        out, pullback = jax.vjp(convolution, x, w)
+        return out, pullback(out)
+
+    for order in repjax.primitives.interpret.CONTRACTIONS:
+        kept = {"contraction": order}
+        yield Case(f"dot_general {order}", products, (a, b, q, k), kept)
+        yield Case(f"dot_general {order}, long", lambda x: x @ x.T, (wide,), kept)
+        special = (with_specials(a), with_specials(b))
+        yield Case(f"dot_general {order}, special values", jnp.dot, special, kept)
+        halves = tuple(x.astype(FORMATS[2]) for x in (a, b))
+        yield Case(f"dot_general {order}, bfloat16", jnp.dot, halves, kept)
+        yield Case(f"conv_general_dilated {order}", convolution, (images, kernel), kept)
+        yield Case(f"conv_general_dilated {order}, gradients", gradients, (images, kernel), kept)
+
+
+# --- scatters and linear algebra --------------------------------------------------------
+
+
+def _scatters(pick) -> Iterator[Case]:
+    x = spread(pick((9, 4), (301, 33)), 80)
+    updates = with_specials(spread(pick((20, 4), (2000, 33)), 82))
+    index = indices(updates.shape[:1], len(x) + 2, 84) - 1  # some are out of bounds
+
+    for method in ("set", "add", "multiply", "min", "max", "subtract"):
+
+        def scatter(x, index, updates, method=method):
+            return getattr(x.at[index], method)(updates, mode="drop")
+
+        yield Case(f"scatter, {method}", scatter, (x, index, updates))
+
+    def embedding(table, index):
+        return jax.grad(lambda table: (table[index] ** 2).sum())(table)
+
+    yield Case("embedding, gradient", embedding, (x, np.abs(index) % np.int32(len(x))))
+
+
+def _linear_algebra(pick) -> Iterator[Case]:
+    n = pick(4, 24)
+    a, b = values((2, n, n), 90), values((2, n, 3), 92)
+
+    def factors(a, b):
+        square = a @ a.mT + jnp.eye(n, dtype=a.dtype)
+        return {
+            "cholesky": jnp.linalg.cholesky(square),
+            "lu": lax.linalg.lu(a),
+            "qr": jnp.linalg.qr(a),
+            "householder_product": lax.linalg.householder_product(a, b[..., 0]),
+            "triangular_solve": lax.linalg.triangular_solve(
+                square, b, left_side=True, lower=True, transpose_a=True
+            ),
+        }
+
+    yield Case("linear algebra", factors, (a, b))
+
+
+# --- programs ---------------------------------------------------------------------------
+
+
+def _programs(pick) -> Iterator[Case]:
+    x, y = spread(pick((4, 10), (130, 777)), 100), spread(pick((4, 10), (130, 777)), 102)
+    labels = indices(x.shape[:1], x.shape[1], 104)
+    key = patterns(2, 105, np.uint32)
+
+    def layer_norm(x, scale):
+        z = x - x.mean(-1, keepdims=True)
+        return z * lax.rsqrt((z * z).mean(-1, keepdims=True) + np.float32(1e-6)) * scale
+
+    def cross_entropy(x, labels):
+        return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
+
+    def samples(key):
+        key = jax.random.wrap_key_data(key, impl="threefry2x32")
+        shape = (pick(50, 5000),)
+        return (
+            jax.random.normal(key, shape),
+            jax.random.uniform(key, shape, minval=-3, maxval=5),
+            jax.random.gumbel(key, shape),
+            jax.random.bernoulli(key, 0.3, shape),
+        )
+
+    # What a compiler likes to fuse or to rewrite.
+    def tempting(x, y):
+        return x * y + x, x / 3, 1 / jnp.sqrt(jnp.abs(x)), (x + y) - y, jnp.exp(x) * jnp.exp(y)
+
+    yield Case("products and sums", tempting, (x, y))
+    yield Case("softmax", jax.nn.softmax, (x,))
+    yield Case("layer norm, gradients", jax.grad(lambda *a: layer_norm(*a).sum(), (0, 1)), (x, y))
+    yield Case("cross-entropy, gradient", jax.value_and_grad(cross_entropy), (x, labels))
+    yield Case("gelu, gradient", jax.grad(lambda x: jax.nn.gelu(x).sum()), (x,))
+    yield Case("random numbers", samples, (key,))
+
+
+#: The digits 0 to 9 on seven segments, a to g, and where those lie: rows, columns.
+_DIGITS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
+_SEGMENTS = {
+    "a": np.s_[0:2, 0:10],
+    "b": np.s_[0:9, 8:10],
+    "c": np.s_[8:17, 8:10],
+    "d": np.s_[15:17, 0:10],
+    "e": np.s_[8:17, 0:2],
+    "f": np.s_[0:9, 0:2],
+    "g": np.s_[8:10, 0:10],
+}
+
+
+def digits(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy images of digits as a display shows them, [count, 32, 32, 1], and their labels."""
+    labels = indices((count,), 10, 110)
+    images = values((count, 32, 32), 111) * np.float32(0.25)
+    for image, label, row, column in zip(
+        images, labels, indices((count,), 15, 112), indices((count,), 22, 113), strict=True
+    ):
+        for segment in _DIGITS[label]:
+            image[row:, column:][_SEGMENTS[segment]] = 1
+    return images[..., None], labels
+
+
+def training(steps: int = 10, batch: int = 32) -> Iterator[Case]:
+    """LeNet-5 as in ``examples/train_digits.py``, for some steps; parameters and losses."""
+    images, labels = digits(steps * batch)
+    model, optimizer = LeNet5(), optax.adam(3e-3)
+
+    def train(key, images, labels):
+        params = model.init(jax.random.wrap_key_data(key, impl="threefry2x32"), images[0])
+
+        def step(state, example):
+            params, moments = state
+
+            def loss(params):
+                logits = model.apply(params, example[0])
+                return optax.softmax_cross_entropy_with_integer_labels(logits, example[1]).mean()
+
+            value, gradients = jax.value_and_grad(loss)(params)
+            updates, moments = optimizer.update(gradients, moments, params)
+            return (optax.apply_updates(params, updates), moments), value
+
+        (params, _), losses = lax.scan(step, (params, optimizer.init(params)), (images, labels))
+        return params, losses
+
+    arguments = (
+        patterns(2, 114, np.uint32),
+        images.reshape(steps, batch, 32, 32, 1),
+        labels.reshape(steps, batch),
+    )
+    for order, accumulation in (("sequential", "pairwise"), ("order_independent",) * 2):
+        orders = {"contraction": order, "accumulation": accumulation}
+        yield Case(f"training of LeNet-5, {order}", train, arguments, orders)
+
+
+def cases(hard: dict[str, np.ndarray], small: bool = False) -> Iterator[Case]:
+    """All cases but :func:`training`; ``hard`` are the hard inputs [count, arity] by function.
+
+    The small ones are for emulators, and make different bits.
+    """
+
+    def pick(little, large):
+        return little if small else large
+
+    if small:
+        hard = {name: rows[:: max(1, len(rows) // 64)] for name, rows in hard.items()}
+    yield from _elementwise(pick(128, 1 << 16), hard)
+    for group in (_reductions, _windows, _contractions, _scatters, _linear_algebra, _programs):
+        yield from group(pick)

@@ -1,0 +1,173 @@
+"""Conformance: this CPU has the golden bits, and a flipped bit is found and reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from repjax import __main__ as command_line
+from repjax.verify import conformance, vectors
+
+GOLDENS = conformance.load()
+CASES = {case.name: case for case in conformance.all_cases(GOLDENS["hard_inputs"])}
+
+
+def command(*arguments: str) -> int:
+    return command_line.main(["conformance", *arguments])
+
+
+def test_every_primitive_has_a_case():
+    covered = set().union(*(case.primitives() for case in CASES.values()))
+    assert covered >= set(vectors.registered())
+
+
+def test_every_case_has_a_golden_and_every_golden_a_case():
+    assert GOLDENS["digests"].keys() == CASES.keys()
+
+
+def test_hard_inputs_are_those_of_the_tests():
+    assert GOLDENS["hard_inputs"] == conformance.read_hard_inputs()
+    assert conformance.hard_arrays(GOLDENS["hard_inputs"])["pow"].shape[1] == 2
+
+
+def test_inputs_are_stable():
+    """The generator is our own; its first word is that of the published SplitMix64."""
+    assert f"{vectors.words(1, 0)[0]:016x}" == "e220a8397b1dcdaf"
+    assert vectors.values((1,), 0)[0] == (0xE220A8 - 2**23) / 2**23
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_this_cpu(name):
+    row = conformance.check(CASES[name], GOLDENS["digests"][name], jax.devices()[0])
+    assert row["same"], row["reason"]
+
+
+def test_another_instruction_set():
+    """Where there is no FMA: the functions, products and sums that a compiler may contract."""
+    names = ["exp", "l", "products and sums", "layer norm", "reduce_sum", "dot_general", "random"]
+    result = subprocess.run(
+        [sys.executable, "-m", "repjax", "conformance", "--only", *names],
+        env={**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# --- what is different is found and reported ----------------------------------------------
+
+DEVICE = types.SimpleNamespace(
+    platform="gpu",
+    device_kind="NVIDIA H200",
+    compute_capability="9.0",
+    client=types.SimpleNamespace(platform_version="cuda 13000"),
+)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A GPU that is this CPU, but for bits of the cases named in the dict that is returned."""
+    flips: dict[str, int] = {}
+    compute = conformance.compute
+    devices = jax.devices
+
+    def flipped(case, device):
+        results = compute(case, devices("cpu")[0])
+        if device is not DEVICE or case.name not in flips:
+            return results
+        found, structure = jax.tree.flatten(results)
+        found[0] = found[0].copy()
+        found[0].view(np.uint32).ravel()[flips[case.name]] ^= 1
+        return jax.tree.unflatten(structure, found)
+
+    monkeypatch.setattr(conformance, "compute", flipped)
+    monkeypatch.setattr(jax, "devices", lambda *names: devices(*names) if names else [DEVICE])
+    return flips
+
+
+def test_a_flipped_bit_is_reported(device, tmp_path, capsys):
+    output = tmp_path / "new" / "h200"
+    assert command("--only", "softmax", "sub", "--output", str(output)) == 0
+    device["softmax"] = 1234
+    assert command("--only", "softmax", "sub", "--output", str(output)) == 1
+    report = json.loads(output.with_suffix(".json").read_text())
+    assert report["cases"]["sub"]["same"] and not report["cases"]["softmax"]["same"]
+    reason = report["cases"]["softmax"]["reason"]
+    where = tuple(map(int, np.unravel_index(1234, CASES["softmax"].arguments[0].shape)))
+    assert reason.startswith(f"1 elements differ, the first in result the root at {where}: ")
+    got, want = (int(reason.split(word)[1].split()[0], 16) for word in ("received ", "expected "))
+    assert got ^ want == 1
+    assert "1 of 2 cases have the golden bits" in report["total"]
+    page = output.with_suffix(".md").read_text()
+    assert "NVIDIA H200" in page and f"**different**: {reason}" in page
+    assert reason in capsys.readouterr().out
+
+
+def test_without_another_device_the_digest_tells():
+    row = conformance.check(CASES["softmax"], GOLDENS["digests"]["sub"], jax.devices()[0])
+    assert not row["same"] and "no other device" in row["reason"]
+
+
+def test_a_case_that_fails_is_a_difference():
+    def fail(x):
+        raise MemoryError("no room\nat all")
+
+    case = vectors.Case("broken", fail, (np.float32(1),))
+    row = conformance.check(case, "", jax.devices()[0])
+    assert not row["same"] and row["reason"] == "MemoryError: no room"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "FileNotFoundError"),
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"contract": 1, "digests": {}, "hard_inputs": {}}', "holds no digests"),
+        ('{"contract": 0, "digests": {"a": "b"}, "hard_inputs": {"a": "b"}}', "contract 0"),
+    ],
+)
+def test_wrong_goldens_are_refused(monkeypatch, tmp_path, capsys, text, message):
+    path = tmp_path / "goldens.json"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(conformance.load, "__defaults__", (path,))
+    assert command() == 2
+    error = capsys.readouterr().err
+    assert message in error and "--write" in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "version", "message"),
+    [
+        ("gpu", "Tesla V100", "7.0", "8.0 (A100) or newer, received Tesla V100 of 7.0"),
+        ("gpu", "AMD MI300", "gfx942", "expected a CPU or an NVIDIA GPU, received AMD MI300"),
+        ("tpu", "TPU v5", "", "received TPU v5 (tpu)"),
+        ("METAL", "Metal", "", "received Metal (METAL)"),
+    ],
+)
+def test_other_devices_are_refused(monkeypatch, capsys, platform, kind, version, message):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind, compute_capability=version)
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert command() == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_wrong_requests_are_refused(device, monkeypatch, capsys):
+    assert command("--only", "no such case") == 2
+    assert "start of a case's name" in capsys.readouterr().err
+    assert command("--write") == 2
+    assert "JAX_PLATFORMS=cpu" in capsys.readouterr().err
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices())
+    monkeypatch.setattr(conformance, "HARD_INPUTS", conformance.HARD_INPUTS / "nowhere")
+    assert command("--write") == 2
+    assert "clone of the repository" in capsys.readouterr().err

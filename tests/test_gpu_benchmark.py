@@ -1,0 +1,56 @@
+"""The benchmark for GPUs refuses a machine without one; a smoke run on CPU writes a report."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "benchmarks" / "gpu.py"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    program = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--platform", "cpu"]])
+def test_a_machine_without_a_gpu_is_refused(arguments):
+    result = command(*arguments)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("gpu.py: ")]
+    assert result.returncode == 1 and len(lines) == 1
+    assert "--platform cpu" in lines[0] and "--quick" in lines[0]
+
+
+def test_smoke_run(tmp_path):
+    output = tmp_path / "results" / "cpu"
+    only = ["product", "elementwise: exp ", "sum: rows", "rows: softmax", "convolution: ResNet"]
+    result = command("--platform", "cpu", "--quick", "--output", str(output), "--only", *only)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(output.with_suffix(".json").read_text())
+    assert report["finished"] and report["ceilings"]["bytes/s"] > 0
+    for name, row in report["cases"].items():
+        assert row["bytes"] > 0
+        for way, figures in row["ways"].items():
+            assert figures.get("seconds", 0) > 0, (name, way, figures)
+    ways = report["cases"]["product: 128x128x128"]["ways"]
+    assert list(ways) == ["plain, HIGHEST", "plain, TF32", "sequential", "order_independent"]
+    assert report["cases"]["product: 128x128x128"]["flops"] == 2 * 128**3
+    # 3x3x3 terms for each of 32x32x32x16 results.
+    flops = {row["flops"] for name, row in report["cases"].items() if name.startswith("conv")}
+    assert 2 * 32 * 32 * 32 * 16 * 27 in flops
+    page = output.with_suffix(".md").read_text()
+    assert "## product" in page and "Finished." in page
+
+
+def test_an_interrupted_run_keeps_its_results(tmp_path):
+    output = tmp_path / "cpu"
+    arguments = ["--platform", "cpu", "--quick", "--output", str(output)]
+    result = command(*arguments, "--only", "product", "--minutes", "0")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(output.with_suffix(".json").read_text())
+    assert not report["finished"] and not report["cases"]
+    assert "Unfinished" in output.with_suffix(".md").read_text()
