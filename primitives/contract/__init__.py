@@ -51,8 +51,18 @@ def _in_order(bodies):
 
 def _define(name, stock, bodies, on_cpu):
     fast = _in_order({**bodies, **on_cpu})
+
+    def on_gpu():
+        from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
+
+        return _in_order({**bodies, "sequential": getattr(contractions, name)})
+
     return define(
-        name, _in_order(bodies), stock, on_cpu=lambda: fast if native.available() else None
+        name,
+        _in_order(bodies),
+        stock,
+        on_cpu=lambda: fast if native.available() else None,
+        on_gpu=on_gpu,
     )
 
 
