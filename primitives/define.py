@@ -3,8 +3,8 @@
 A repjax primitive has one algorithm, its *body*: a function on arrays, written
 with ``jax.lax`` operations and the guards of :mod:`repjax.primitives.canonical`.
 The body becomes the lowering for CPU and CUDA, unless the platform has a faster function with
-the same bits (``on_cpu``, ``on_gpu``); any other platform raises.  Inside a body 64-bit types are enabled, whatever
-the user's ``jax_enable_x64``.
+the same bits (``on_cpu``, ``on_gpu``); any other platform raises.  Inside a body 64-bit types
+are enabled, whatever the user's ``jax_enable_x64``.
 
 A body computes in float32.  float16 and bfloat16 operands are widened before it and results
 narrowed after it, so that they are rounded once (:func:`_in_float32`).

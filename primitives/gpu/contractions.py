@@ -191,9 +191,7 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
         block_m, block_n = _tile(g, m, n)
         of_m, of_n = -(-m // block_m), -(-n // block_n)
         warps, kernel, grid = 8 if block_m * block_n >= 1 << 13 else 4, tiles, g * of_m * of_n
-    return triton.call(
-        kernel, shape, grid, operands, warps=warps, into=into, interpret=interpret
-    )
+    return triton.call(kernel, shape, grid, operands, warps=warps, into=into, interpret=interpret)
 
 
 def _tile(g: int, m: int, n: int) -> tuple[int, int]:

@@ -1,0 +1,87 @@
+"""The kernels for GPUs, interpreted on the CPU: what they read and write, and in which order.
+
+Interpreted, the one step whose bits depend on the compiler is emulated; what Triton makes of it
+is read off the PTX elsewhere (marker ``gpu_offline``).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, assert_same_bits, run, with_gradients
+
+from repjax.primitives.gpu import contractions
+
+DOT, CONVOLUTION = (
+    functools.partial(f, interpret=True)
+    for f in (contractions.dot_general, contractions.conv_general_dilated)
+)
+
+
+def _compare(kernel, body, shapes, parameters, data=("any_bits", "underflowing")):
+    rng = np.random.default_rng(0)
+    for name in data:
+        operands = [DATA[name](rng, shape) for shape in shapes]
+        expected = run(body, *operands, **parameters)
+        assert_same_bits(run(kernel, *operands, **parameters), expected)
+
+
+@pytest.mark.parametrize("case", DOTS)
+def test_dot_general(case):
+    *shapes, numbers = DOTS[case]
+    _compare(DOT, BODIES[0], shapes, {"dimension_numbers": numbers})
+
+
+# Around the sizes of tiles and of blocks of terms.
+@pytest.mark.parametrize("shape", [(1, 64, 3), (16, 32, 16), (33, 65, 130), (129, 31, 64)])
+def test_tiles(shape, monkeypatch):
+    m, k, n = shape
+    for programs in (1, 4, 256):
+        monkeypatch.setattr(contractions, "_PROGRAMS", programs)
+        for flip_lhs in (False, True):
+            kernel = functools.partial(DOT)  # compiled again
+            shapes = (k, m) if flip_lhs else (m, k), (n, k) if flip_lhs else (k, n)
+            numbers = ((1 - flip_lhs,), (0 + flip_lhs,)), ((), ())
+            _compare(kernel, BODIES[0], shapes, {"dimension_numbers": numbers})
+
+
+def test_bands_of_tiles_cover_all():
+    """More rows of tiles than are computed next to each other, and not a multiple of them."""
+    shapes, numbers = ((16 * 19 + 3, 5), (5, 16 * 3)), (((1,), (0,)), ((), ()))
+    _compare(DOT, BODIES[0], shapes, {"dimension_numbers": numbers})
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution_and_its_gradients(case):
+    for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
+        _compare(CONVOLUTION, BODIES[1], shapes, parameters)
+
+
+@pytest.mark.parametrize("case", ["vectors", "large batch", "only batch", "two batches"])
+def test_thin_products(case, monkeypatch):
+    monkeypatch.setattr(contractions, "_MANY", 0)
+    *shapes, numbers = DOTS[case]
+    kernel = functools.partial(DOT)
+    _compare(kernel, BODIES[0], shapes, {"dimension_numbers": numbers})
+
+
+@pytest.mark.parametrize("case", ["depthwise", "feature groups", "same, strided"])
+def test_thin_convolutions(case, monkeypatch):
+    monkeypatch.setattr(contractions, "_MANY", 0)
+    for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
+        kernel = functools.partial(CONVOLUTION)
+        _compare(kernel, BODIES[1], shapes, parameters)
+
+
+def test_holes_meet_infinities():
+    """A chain begins with NaN where only a hole meets an infinity, and there alone."""
+    shapes, options = CONVOLUTIONS["lhs dilation"][:2], CONVOLUTIONS["lhs dilation"][2]
+    *_, parameters = with_gradients(*shapes, **options)[0]
+    lhs, rhs = (DATA["normal"](np.random.default_rng(1), shape) for shape in shapes)
+    rhs[1, 2, 1, 0] = np.inf
+    actual = run(CONVOLUTION, lhs, rhs, **parameters)
+    assert_same_bits(actual, run(BODIES[1], lhs, rhs, **parameters))
+    assert np.isnan(actual[:, 1]).any() and not np.isnan(actual[:, 1]).all()
+    assert np.isfinite(actual[:, 0]).all()
