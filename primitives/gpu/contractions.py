@@ -10,7 +10,6 @@ of a tile would be empty: there, each thread computes some outputs by itself.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -23,7 +22,6 @@ from repjax.primitives.gpu import triton
 # Programs that keep any GPU busy: tiles are made smaller until there are as many.
 _PROGRAMS = 256
 _TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))
-_TERMS = 32
 # Rows of tiles that are computed next to each other, and so share what is in the cache.
 _ROWS = 8
 # A row or column of fewer outputs is thin, if there are many outputs in all.
@@ -32,43 +30,43 @@ _MANY = 1 << 14
 _UNROLLED = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class _Axis:
-    """Its size and its strides in lhs, rhs, out and start."""
+def _divided(index, size: int, count: int):
+    """Quotient and remainder of an index below ``count``, or of one that is not used."""
+    # By multiplication where LLVM would use 16 bits, which takes GPUs twice as long; by division
+    # where Triton should see what follows each other in memory.
+    shift = (size * count).bit_length()
+    factor = -(-(1 << shift) // size)
+    if size % 4 and index.dtype == np.int32 and 2 * count * factor < 1 << 31:
+        quotient = lax.shift_right_logical(
+            index * lax.full_like(index, factor), lax.full_like(index, shift)
+        )
+        return quotient, index - quotient * lax.full_like(index, size)
+    sizes = lax.full_like(index, size)
+    return lax.div(index, sizes), lax.rem(index, sizes)
 
-    size: int
-    strides: tuple[int, int, int, int]
 
+def _offset(index, axes):
+    """The offset in an array of the flat ``index`` of some axes, pairs of a size and a stride.
 
-def _merged(axes) -> list[_Axis]:
-    """Without those of size 1, and neighbours as one where every array lets them be."""
-    merged: list[_Axis] = []
-    for axis in axes:
-        if axis.size == 1:
+    The index may lie behind the last one.
+    """
+    merged: list[tuple[int, int]] = []
+    for size, stride in axes:
+        if size == 1:
             continue
-        if merged and merged[-1].strides == tuple(axis.size * s for s in axis.strides):
-            axis = _Axis(merged.pop().size * axis.size, axis.strides)
-        merged.append(axis)
-    return merged
-
-
-def _offsets(index, axes, arrays):
-    """The offsets in ``arrays`` of the flat ``index`` of some axes; it may lie behind the last."""
-    totals = [lax.full_like(index, 0) for _ in arrays]
-    for position, axis in reversed([*enumerate(axes)]):
+        if merged and merged[-1][1] == size * stride:
+            size *= merged.pop()[0]
+        merged.append((size, stride))
+    total = lax.full_like(index, 0)
+    count = math.prod(size for size, _ in merged)
+    for position, (size, stride) in reversed([*enumerate(merged)]):
         digit = index
         if position:
-            size = lax.full_like(index, axis.size)
-            digit, index = lax.rem(index, size), lax.div(index, size)
-        for i, array in enumerate(arrays):
-            stride = axis.strides[array]
-            if stride:
-                term = digit if stride == 1 else digit * lax.full_like(digit, stride)
-                totals[i] = totals[i] + term
-    return totals
-
-
-_LHS, _RHS, _OUT, _START = range(4)
+            index, digit = _divided(index, size, count)
+            count //= size
+        if stride:
+            total = total + (digit if stride == 1 else digit * lax.full_like(digit, stride))
+    return total
 
 
 def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=False):
@@ -81,19 +79,12 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
     wide = max(lhs.size, rhs.size, math.prod(shape)) > 1 << 30
     index = np.int64 if wide else np.int32
 
-    def axes(dimension, in_start):
-        strides = [
-            _Axis(a.size, (a.lhs, a.rhs, a.out, s))
-            for a, s in zip(dimension, in_start, strict=True)
-        ]
-        return _merged(strides)
-
-    behind = [n * math.prod(a.size for a in problem.g[i + 1 :]) for i in range(len(problem.g))]
-    in_n = [math.prod(a.size for a in problem.n[i + 1 :]) for i in range(len(problem.n))]
-    in_g = axes(problem.g, behind)
-    in_m = axes(problem.m, [0] * len(problem.m))
-    in_n = axes(problem.n, in_n)
-    in_k = axes(problem.k, [0] * len(problem.k))
+    # Of each dimension, the axes in each array.
+    in_lhs, in_rhs, in_out = (
+        {d: [(a.size, getattr(a, array)) for a in getattr(problem, d)] for d in "gmnk"}
+        for array in ("lhs", "rhs", "out")
+    )
+    in_start = {"g": [(g, n)], "m": [(m, 0)], "n": [(n, 1)]}
     first = [index(offset) for offset in problem.offsets]
 
     def thin(*refs):
@@ -101,16 +92,19 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
         at = triton.program_id(0).astype(index) * index(block) + lax.iota(index, block)
         inside = None if total % block == 0 else at < total
         safe = at if inside is None else lax.select(inside, at, lax.full_like(at, 0))
-        outer = sorted([*in_g, *in_m, *in_n], key=lambda axis: -axis.strides[_OUT])
-        x, y, o, s = _offsets(safe, outer, (_LHS, _RHS, _OUT, _START))
-        x, y, o = (a + f for a, f in zip((x, y, o), first, strict=True))
+
+        def offset(axes):
+            return _offset(safe, [*axes["g"], *axes["m"], *axes["n"]])
+
+        x, y, o = (offset(a) + f for a, f in zip((in_lhs, in_rhs, in_out), first, strict=True))
         sums = triton.accumulator((block,), interpret)
         if start:
-            sums = triton.load(start[0].at[s]).astype(sums.dtype)
+            sums = triton.load(start[0].at[offset(in_start)]).astype(sums.dtype)
 
         def step(term, sums):
-            p, q = _offsets(term, in_k, (_LHS, _RHS))
-            return triton.fma(triton.load(lhs.at[x + p]), triton.load(rhs.at[y + q]), sums)
+            a = triton.load(lhs.at[x + _offset(term, in_lhs["k"])])
+            b = triton.load(rhs.at[y + _offset(term, in_rhs["k"])])
+            return triton.fma(a, b, sums)
 
         def steps(i, sums):
             for j in range(_UNROLLED):
@@ -139,15 +133,16 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
 
         i, row_inside = positions(row, block_m, m)
         j, column_inside = positions(column, block_n, n)
-        in_group = _offsets(group.astype(index), in_g, range(4))
-        x0, y0, o0 = (f + a for f, a in zip(first, in_group, strict=False))
-        x, o_m = _offsets(i, in_m, (_LHS, _OUT))
-        y, o_n, s = _offsets(j, in_n, (_RHS, _OUT, _START))
-        x, y = x + x0, y + y0
+        group = group.astype(index)
+        x, y, o = (
+            _offset(group, a["g"]) + f for a, f in zip((in_lhs, in_rhs, in_out), first, strict=True)
+        )
+        x, y = _offset(i, in_lhs["m"]) + x, _offset(j, in_rhs["n"]) + y
         shape = (block_m, block_n)
         sums = triton.accumulator(shape, interpret)
         if start:
-            sums = triton.load(start[0].at[s + in_group[_START]]).astype(sums.dtype)
+            s = _offset(j, in_start["n"]) + _offset(group, in_start["g"])
+            sums = triton.load(start[0].at[s]).astype(sums.dtype)
             sums = lax.broadcast_in_dim(sums, shape, (1,))
 
         def across(rows, columns):
@@ -158,29 +153,30 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
             )
 
         def step(part, sums):
-            at = lax.convert_element_type(part, index) * index(_TERMS) + lax.iota(index, _TERMS)
-            p, q = _offsets(at, in_k, (_LHS, _RHS))
+            at = lax.convert_element_type(part, index) * index(terms) + lax.iota(index, terms)
+            p, q = _offset(at, in_lhs["k"]), _offset(at, in_rhs["k"])
             masks = [{}, {}]
-            if k % _TERMS:
+            if k % terms:
                 there = at < index(k)
                 masks = [
                     {
                         "mask": lax.broadcast_in_dim(there, tile, (d,)),
                         "other": np.float32(0),
                     }
-                    for tile, d in (((block_m, _TERMS), 1), ((_TERMS, block_n), 0))
+                    for tile, d in (((block_m, terms), 1), ((terms, block_n), 0))
                 ]
             a = triton.load(lhs.at[across(x, p)], **masks[0])
             b = triton.load(rhs.at[across(q, y)], **masks[1])
             return triton.dot_fma(a, b, sums)
 
-        sums = lax.fori_loop(np.int32(0), np.int32(-(-k // _TERMS)), step, sums)
+        sums = lax.fori_loop(np.int32(0), np.int32(-(-k // terms)), step, sums)
         mask = None
         for inside, d in ((row_inside, 0), (column_inside, 1)):
             if inside is not None:
                 inside = lax.broadcast_in_dim(inside, shape, (d,))
                 mask = inside if mask is None else mask & inside
-        triton.store(out, across(o_m + o0, o_n), triton.result(sums), mask, interpret)
+        o = across(_offset(i, in_out["m"]) + o, _offset(j, in_out["n"]))
+        triton.store(out, o, triton.result(sums), mask, interpret)
 
     total = g * m * n
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
@@ -190,17 +186,21 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
     else:
         block_m, block_n = _tile(g, m, n)
         of_m, of_n = -(-m // block_m), -(-n // block_n)
-        warps, kernel, grid = 8 if block_m * block_n >= 1 << 13 else 4, tiles, g * of_m * of_n
+        # Small tiles take more terms at a time, which takes longer than to fetch the next.
+        terms = _fitting(max(32, (1 << 12) // (block_m + block_n)), k)
+        warps, kernel, grid = 8 if block_m * block_n > 1 << 13 else 4, tiles, g * of_m * of_n
     return triton.call(kernel, shape, grid, operands, warps=warps, into=into, interpret=interpret)
+
+
+def _fitting(block: int, size: int) -> int:
+    """No more than the next power of two; the least that Triton multiplies is 16."""
+    return max(16, min(block, 1 << (size - 1).bit_length()))
 
 
 def _tile(g: int, m: int, n: int) -> tuple[int, int]:
     """Outputs of a tile: no more than there are, and enough tiles for all of a GPU."""
 
-    def fitting(block, size):
-        return max(16, min(block, 1 << (size - 1).bit_length()))
-
-    sizes = [(fitting(i, m), fitting(j, n)) for i, j in _TILES]
+    sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in _TILES]
     enough = [s for s in sizes if g * -(-m // s[0]) * -(-n // s[1]) >= _PROGRAMS]
     return enough[0] if enough else sizes[-1]
 
