@@ -10,9 +10,12 @@ import functools
 
 import numpy as np
 import pytest
+import reference
 from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, assert_same_bits, run, with_gradients
 
-from repjax.primitives.gpu import contractions
+from repjax.primitives.gpu import contractions, sums
+from repjax.primitives.reduce import cumulative
+from repjax.primitives.reduce import sums as reduce_sums
 
 DOT, CONVOLUTION = (
     functools.partial(f, interpret=True)
@@ -85,3 +88,34 @@ def test_holes_meet_infinities():
     assert_same_bits(actual, run(BODIES[1], lhs, rhs, **parameters))
     assert np.isnan(actual[:, 1]).any() and not np.isnan(actual[:, 1]).all()
     assert np.isfinite(actual[:, 0]).all()
+
+
+SUM, PREFIXES = (functools.partial(f, interpret=True) for f in (sums.sequential, sums.prefixes))
+
+
+def _sum(x, *, order, combine, axis):
+    return order(combine, [x], axis)[0]
+
+
+def _prefixes(x, *, order, combine, axis):
+    return order(combine, x, axis)
+
+
+@pytest.mark.parametrize("combine", [reduce_sums.add, reduce_sums.multiply])
+@pytest.mark.parametrize(
+    "shape", [(7,), (1, 300), (5, 3, 33), (2, 18, 2), (3, 1, 2), (4, 0, 3), (0, 4, 3)]
+)
+def test_sequential_sums(shape, combine):
+    """Long and short axes, with many and few elements behind them."""
+    rng = np.random.default_rng(2)
+    for axis in range(len(shape)):
+        if shape[axis] == 0:
+            continue
+        for name in ("any_bits", "underflowing"):
+            x = reference.flush(DATA[name](rng, shape))
+            expected = run(_sum, x, order=reduce_sums.sequential, combine=combine, axis=axis)
+            actual = run(_sum, x, order=SUM, combine=combine, axis=axis)
+            assert_same_bits(actual, expected)
+            expected = run(_prefixes, x, order=cumulative._sequential, combine=combine, axis=axis)
+            actual = run(_prefixes, x, order=PREFIXES, combine=combine, axis=axis)
+            assert_same_bits(actual, expected)

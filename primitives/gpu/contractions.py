@@ -25,7 +25,7 @@ _TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16
 # Rows of tiles that are computed next to each other, and so share what is in the cache.
 _ROWS = 8
 # A row or column of fewer outputs is thin, if there are many outputs in all.
-_THIN = 8
+_THIN = 3
 _MANY = 1 << 14
 _UNROLLED = 8
 

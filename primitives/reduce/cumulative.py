@@ -70,9 +70,9 @@ def _in_direction(function, x, axis, reverse):
     return lax.rev(function(lax.rev(x, [axis])), [axis]) if reverse else function(x)
 
 
-def _cumulative(combine):
+def _cumulative(combine, orders=_ORDERS):
     def body(x, *, axis, reverse, accumulation):
-        return _in_direction(lambda x: _ORDERS[accumulation](combine, x, axis), x, axis, reverse)
+        return _in_direction(lambda x: orders[accumulation](combine, x, axis), x, axis, reverse)
 
     return body
 
@@ -85,8 +85,17 @@ def _extremum(largest: bool):
     return body
 
 
-cumsum_p = define("cumsum", _cumulative(add), lax.cumsum, halves=canonical.flush)
-cumprod_p = define("cumprod", _cumulative(multiply), lax.cumprod, own_value=True)
+def _define(name, combine, stock, **options):
+    def on_gpu():
+        from repjax.primitives.gpu import sums  # with it Pallas, which takes a while
+
+        return _cumulative(combine, {**_ORDERS, "sequential": sums.prefixes})
+
+    return define(name, _cumulative(combine), stock, on_gpu=on_gpu, **options)
+
+
+cumsum_p = _define("cumsum", add, lax.cumsum, halves=canonical.flush)
+cumprod_p = _define("cumprod", multiply, lax.cumprod, own_value=True)
 cummax_p = define("cummax", _extremum(True), lax.cummax, halves=canonical.flush)
 cummin_p = define("cummin", _extremum(False), lax.cummin, halves=canonical.flush)
 plain_rule("cummax", cummax_p, keep=("axis", "reverse"))

@@ -123,19 +123,28 @@ def multiply(x, y):
     return [canonical.guard(lax.mul(a, b)) for a, b in zip(x, y, strict=True)]
 
 
-def _reduction(combine, identity):
+def _reduction(combine, identity, orders=ORDERS):
     def body(x, *, axes, accumulation):
         x, axis = collapse(x, axes)
         if x.shape[axis] == 0:
             return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity, x.dtype)
         # Not to be repeated for each element that the result is broadcast to.
-        return materialize_p.bind(ORDERS[accumulation](combine, [x], axis)[0])
+        return materialize_p.bind(orders[accumulation](combine, [x], axis)[0])
 
     return body
 
 
-reduce_sum_p = define("reduce_sum", _reduction(add, 0), lax.reduce_sum, halves=canonical.flush)
-reduce_prod_p = define("reduce_prod", _reduction(multiply, 1), lax.reduce_prod, own_value=True)
+def _define(name, combine, identity, stock, **options):
+    def on_gpu():
+        from repjax.primitives.gpu import sums  # with it Pallas, which takes a while
+
+        return _reduction(combine, identity, {**ORDERS, "sequential": sums.sequential})
+
+    return define(name, _reduction(combine, identity), stock, on_gpu=on_gpu, **options)
+
+
+reduce_sum_p = _define("reduce_sum", add, 0, lax.reduce_sum, halves=canonical.flush)
+reduce_prod_p = _define("reduce_prod", multiply, 1, lax.reduce_prod, own_value=True)
 
 
 def _register(name, primitive):
