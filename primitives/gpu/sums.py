@@ -32,26 +32,25 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
         safe = at if inside is None else lax.min(at, index(outputs - 1))
         first = safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
 
-        def step(k, total):
-            position = first + k * index(inner)
-            (total,) = combine([total], [triton.load(x.at[position])])
-            if prefixes:
-                triton.store(out, position, total, inside, interpret)
+        def steps(k, count, total):
+            positions = [first + (k + index(j)) * index(inner) for j in range(count)]
+            # All loads before the first store, behind which they would have to wait.
+            for position, term in [(p, triton.load(x.at[p])) for p in positions]:
+                (total,) = combine([total], [term])
+                if prefixes:
+                    triton.store(out, position, total, inside, interpret)
             return total
 
-        def steps(i, total):
+        def block(i, total):
             k = lax.convert_element_type(i, index) * index(_UNROLLED) + index(1)
-            for j in range(_UNROLLED):
-                total = step(k + index(j), total)
-            return total
+            return steps(k, _UNROLLED, total)
 
         total = triton.load(x.at[first])
         if prefixes:
             triton.store(out, first, total, inside, interpret)
-        whole = (n - 1) // _UNROLLED
-        total = lax.fori_loop(np.int32(0), np.int32(whole), steps, total)
-        for k in range(1 + whole * _UNROLLED, n):
-            total = step(lax.full((), k, index), total)
+        whole, rest = divmod(n - 1, _UNROLLED)
+        total = lax.fori_loop(np.int32(0), np.int32(whole), block, total)
+        total = steps(lax.full((), n - rest, index), rest, total)
         if not prefixes:
             triton.store(out, safe, total, inside, interpret)
 
