@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 from jax import lax
@@ -55,7 +57,11 @@ def _define(name, stock, bodies, on_cpu):
     def on_gpu():
         from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
 
-        return _in_order({**bodies, "sequential": getattr(contractions, name)})
+        digits = functools.partial(
+            bodies["order_independent"], exact_dot=order_independent.digit_dot
+        )
+        kernel = getattr(contractions, name)
+        return _in_order({"sequential": kernel, "order_independent": digits})
 
     return define(
         name,

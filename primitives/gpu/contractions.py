@@ -27,6 +27,7 @@ _ROWS = 8
 # A row or column of fewer outputs is thin, if there are many outputs in all.
 _THIN = 3
 _MANY = 1 << 14
+_BLOCK = 256
 _UNROLLED = 8
 
 
@@ -52,7 +53,7 @@ def _offset(index, axes):
     """
     merged: list[tuple[int, int]] = []
     for size, stride in axes:
-        if size == 1:
+        if size < 2:  # there is one index at most
             continue
         if merged and merged[-1][1] == size * stride:
             size *= merged.pop()[0]
@@ -69,46 +70,51 @@ def _offset(index, axes):
     return total
 
 
-def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=False):
-    """The problem's part of the array of ``shape``, in a new one or in ``into``.
+class _Strides:
+    """A problem as the kernels see it: of each dimension, the axes in each array."""
 
-    ``start``, if it is given, has for each element of g and of n the value that chains begin with.
-    """
-    g, m, n, k = problem.sizes
-    # Pallas takes offsets of 32 bits up to the same limit.
-    wide = max(lhs.size, rhs.size, math.prod(shape)) > 1 << 30
-    index = np.int64 if wide else np.int32
+    def __init__(self, problem: problems.Problem, largest: int):
+        self.g, self.m, self.n, self.k = problem.sizes
+        # Pallas takes offsets of 32 bits up to the same limit.
+        self.index = np.int64 if largest > 1 << 30 else np.int32
+        self.lhs, self.rhs, self.out = (
+            {d: [(a.size, getattr(a, array)) for a in getattr(problem, d)] for d in "gmnk"}
+            for array in ("lhs", "rhs", "out")
+        )
+        self.start = {"g": [(self.g, self.n)], "m": [(self.m, 0)], "n": [(self.n, 1)]}
+        self.first = [self.index(offset) for offset in problem.offsets]
 
-    # Of each dimension, the axes in each array.
-    in_lhs, in_rhs, in_out = (
-        {d: [(a.size, getattr(a, array)) for a in getattr(problem, d)] for d in "gmnk"}
-        for array in ("lhs", "rhs", "out")
-    )
-    in_start = {"g": [(g, n)], "m": [(m, 0)], "n": [(n, 1)]}
-    first = [index(offset) for offset in problem.offsets]
+    def of(self, index, dimensions: str):
+        """The offsets in lhs, rhs and out of an index of some dimensions."""
+        return [
+            _offset(index, [axis for d in dimensions for axis in array[d]])
+            for array in (self.lhs, self.rhs, self.out)
+        ]
+
+
+def _thin_kernel(strides: _Strides, block: int, interpret: bool):
+    """Each thread computes some outputs of a ``block``."""
+    index, total, k = strides.index, strides.g * strides.m * strides.n, strides.k
 
     def thin(*refs):
         lhs, rhs, *start, out = refs
-        at = triton.program_id(0).astype(index) * index(block) + lax.iota(index, block)
-        inside = None if total % block == 0 else at < total
-        safe = at if inside is None else lax.select(inside, at, lax.full_like(at, 0))
-
-        def offset(axes):
-            return _offset(safe, [*axes["g"], *axes["m"], *axes["n"]])
-
-        x, y, o = (offset(a) + f for a, f in zip((in_lhs, in_rhs, in_out), first, strict=True))
+        at = triton.positions(triton.program_id(0), block, index)
+        inside = None if total % block == 0 else at < index(total)
+        at = at if inside is None else lax.min(at, index(total - 1))
+        x, y, o = (a + f for a, f in zip(strides.of(at, "gmn"), strides.first, strict=True))
         sums = triton.accumulator((block,), interpret)
         if start:
-            sums = triton.load(start[0].at[offset(in_start)]).astype(sums.dtype)
+            s = _offset(at, [*strides.start["g"], *strides.start["m"], *strides.start["n"]])
+            sums = triton.load(start[0], s).astype(sums.dtype)
 
         def step(term, sums):
-            a = triton.load(lhs.at[x + _offset(term, in_lhs["k"])])
-            b = triton.load(rhs.at[y + _offset(term, in_rhs["k"])])
-            return triton.fma(a, b, sums)
+            p, q, _ = strides.of(term, "k")
+            return triton.fma(triton.load(lhs, x + p), triton.load(rhs, y + q), sums)
 
         def steps(i, sums):
+            term = lax.convert_element_type(i, index) * index(_UNROLLED)
             for j in range(_UNROLLED):
-                sums = step(lax.convert_element_type(i, index) * index(_UNROLLED) + index(j), sums)
+                sums = step(term + index(j), sums)
             return sums
 
         sums = lax.fori_loop(np.int32(0), np.int32(k // _UNROLLED), steps, sums)
@@ -116,80 +122,95 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
             sums = step(lax.full((), term, index), sums)
         triton.store(out, o, triton.result(sums), inside, interpret)
 
+    return thin
+
+
+def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, interpret: bool):
+    """Each program computes a tile of outputs, from ``terms`` of each at a time."""
+    index, m, n, k = strides.index, strides.m, strides.n, strides.k
+    of_m, of_n = _count(m, shape[0]), _count(n, shape[1])
+
+    def along(tile, d, size):
+        """Positions along a side of the tile, of outputs that there are; and which are its own."""
+        at = triton.positions(tile, shape[d], index)
+        if size % shape[d] == 0:
+            return at, None
+        return lax.rem(at, index(size)), lax.broadcast_in_dim(at < index(size), shape, (d,))
+
+    def across(rows, columns):
+        """Sums of two sides."""
+        shape = (rows.shape[0], columns.shape[0])
+        rows = lax.broadcast_in_dim(rows, shape, (0,))
+        return rows + lax.broadcast_in_dim(columns, shape, (1,))
+
     def tiles(*refs):
         lhs, rhs, *start, out = refs
-        # Which tile: those of _ROWS rows column by column.
-        group, tile = (f(triton.program_id(0), np.int32(of_m * of_n)) for f in (lax.div, lax.rem))
-        band, tile = (f(tile, np.int32(_ROWS * of_n)) for f in (lax.div, lax.rem))
+        # Those of _ROWS rows of tiles column by column.
+        group, tile = _divmod(triton.program_id(0), of_m * of_n)
+        band, tile = _divmod(tile, _ROWS * of_n)
         rows = lax.min(np.int32(of_m) - band * np.int32(_ROWS), np.int32(_ROWS))
-        row, column = band * np.int32(_ROWS) + lax.rem(tile, rows), lax.div(tile, rows)
-
-        def positions(tile, block, size):
-            """Those of the outputs, which of them there are, and some that there are."""
-            at = tile.astype(index) * index(block) + lax.iota(index, block)
-            if size % block == 0:
-                return at, None
-            return lax.rem(at, index(size)), at < index(size)
-
-        i, row_inside = positions(row, block_m, m)
-        j, column_inside = positions(column, block_n, n)
+        i, in_rows = along(band * np.int32(_ROWS) + lax.rem(tile, rows), 0, m)
+        j, in_columns = along(lax.div(tile, rows), 1, n)
         group = group.astype(index)
-        x, y, o = (
-            _offset(group, a["g"]) + f for a, f in zip((in_lhs, in_rhs, in_out), first, strict=True)
-        )
-        x, y = _offset(i, in_lhs["m"]) + x, _offset(j, in_rhs["n"]) + y
-        shape = (block_m, block_n)
+
+        x, y, o = (a + f for a, f in zip(strides.of(group, "g"), strides.first, strict=True))
+        x, o_rows = x + _offset(i, strides.lhs["m"]), o + _offset(i, strides.out["m"])
+        y, o_columns = y + _offset(j, strides.rhs["n"]), _offset(j, strides.out["n"])
         sums = triton.accumulator(shape, interpret)
         if start:
-            s = _offset(j, in_start["n"]) + _offset(group, in_start["g"])
-            sums = triton.load(start[0].at[s]).astype(sums.dtype)
-            sums = lax.broadcast_in_dim(sums, shape, (1,))
-
-        def across(rows, columns):
-            """Sums of offsets."""
-            shape = (rows.shape[0], columns.shape[0])
-            return lax.broadcast_in_dim(rows, shape, (0,)) + lax.broadcast_in_dim(
-                columns, shape, (1,)
-            )
+            s = _offset(group, strides.start["g"]) + _offset(j, strides.start["n"])
+            values = triton.load(start[0], s).astype(sums.dtype)
+            sums = lax.broadcast_in_dim(values, shape, (1,))
 
         def step(part, sums):
-            at = lax.convert_element_type(part, index) * index(terms) + lax.iota(index, terms)
-            p, q = _offset(at, in_lhs["k"]), _offset(at, in_rhs["k"])
-            masks = [{}, {}]
+            at = triton.positions(part, terms, index)
+            p, q, _ = strides.of(at, "k")
+            in_lhs, in_rhs = None, None
             if k % terms:
                 there = at < index(k)
-                masks = [
-                    {
-                        "mask": lax.broadcast_in_dim(there, tile, (d,)),
-                        "other": np.float32(0),
-                    }
-                    for tile, d in (((block_m, terms), 1), ((terms, block_n), 0))
-                ]
-            a = triton.load(lhs.at[across(x, p)], **masks[0])
-            b = triton.load(rhs.at[across(q, y)], **masks[1])
+                in_lhs = lax.broadcast_in_dim(there, (shape[0], terms), (1,))
+                in_rhs = lax.broadcast_in_dim(there, (terms, shape[1]), (0,))
+            a = triton.load(lhs, across(x, p), in_lhs)
+            b = triton.load(rhs, across(q, y), in_rhs)
             return triton.dot_fma(a, b, sums)
 
-        sums = lax.fori_loop(np.int32(0), np.int32(-(-k // terms)), step, sums)
-        mask = None
-        for inside, d in ((row_inside, 0), (column_inside, 1)):
-            if inside is not None:
-                inside = lax.broadcast_in_dim(inside, shape, (d,))
-                mask = inside if mask is None else mask & inside
-        o = across(_offset(i, in_out["m"]) + o, _offset(j, in_out["n"]))
-        triton.store(out, o, triton.result(sums), mask, interpret)
+        sums = lax.fori_loop(np.int32(0), np.int32(_count(k, terms)), step, sums)
+        inside = in_rows if in_columns is None else in_columns
+        if in_rows is not None and in_columns is not None:
+            inside = in_rows & in_columns
+        triton.store(out, across(o_rows, o_columns), triton.result(sums), inside, interpret)
 
-    total = g * m * n
+    return tiles
+
+
+def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=False):
+    """The problem's part of the array of ``shape``, in a new one or in ``into``.
+
+    ``start``, if it is given, has for each element of g and of n the value that chains begin with.
+    """
+    strides = _Strides(problem, max(lhs.size, rhs.size, math.prod(shape)))
+    g, m, n, k = problem.sizes
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
-    if min(m, n) < _THIN and total >= _MANY:
-        block, warps, kernel = 256, 4, thin
-        grid = -(-total // block)
+    warps = 4
+    if min(m, n) < _THIN and g * m * n >= _MANY:
+        kernel, grid = _thin_kernel(strides, _BLOCK, interpret), _count(g * m * n, _BLOCK)
     else:
-        block_m, block_n = _tile(g, m, n)
-        of_m, of_n = -(-m // block_m), -(-n // block_n)
-        # Small tiles take more terms at a time, which takes longer than to fetch the next.
-        terms = _fitting(max(32, (1 << 12) // (block_m + block_n)), k)
-        warps, kernel, grid = 8 if block_m * block_n > 1 << 13 else 4, tiles, g * of_m * of_n
+        tile = _tile(g, m, n)
+        # Small tiles take more terms at a time: otherwise the next would not be there in time.
+        terms = _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
+        kernel = _tile_kernel(strides, tile, terms, interpret)
+        grid = g * _count(m, tile[0]) * _count(n, tile[1])
+        warps = 8 if tile == _TILES[0] else warps
     return triton.call(kernel, shape, grid, operands, warps=warps, into=into, interpret=interpret)
+
+
+def _divmod(x, y: int):
+    return lax.div(x, np.int32(y)), lax.rem(x, np.int32(y))
+
+
+def _count(size: int, block: int) -> int:
+    """Of blocks that cover ``size``."""
+    return -(-size // block)
 
 
 def _fitting(block: int, size: int) -> int:
@@ -201,7 +222,7 @@ def _tile(g: int, m: int, n: int) -> tuple[int, int]:
     """Outputs of a tile: no more than there are, and enough tiles for all of a GPU."""
 
     sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in _TILES]
-    enough = [s for s in sizes if g * -(-m // s[0]) * -(-n // s[1]) >= _PROGRAMS]
+    enough = [s for s in sizes if g * _count(m, s[0]) * _count(n, s[1]) >= _PROGRAMS]
     return enough[0] if enough else sizes[-1]
 
 

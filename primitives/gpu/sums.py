@@ -27,7 +27,7 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
     index = np.int64 if x.size > 1 << 30 else np.int32
 
     def chain(x, out):
-        at = lax.iota(index, _THREADS) + triton.program_id(0).astype(index) * index(_THREADS)
+        at = triton.positions(triton.program_id(0), _THREADS, index)
         inside = None if outputs % _THREADS == 0 else at < index(outputs)
         safe = at if inside is None else lax.min(at, index(outputs - 1))
         first = safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
@@ -35,7 +35,7 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
         def steps(k, count, total):
             positions = [first + (k + index(j)) * index(inner) for j in range(count)]
             # All loads before the first store, behind which they would have to wait.
-            for position, term in [(p, triton.load(x.at[p])) for p in positions]:
+            for position, term in [(p, triton.load(x, p)) for p in positions]:
                 (total,) = combine([total], [term])
                 if prefixes:
                     triton.store(out, position, total, inside, interpret)
@@ -45,7 +45,7 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
             k = lax.convert_element_type(i, index) * index(_UNROLLED) + index(1)
             return steps(k, _UNROLLED, total)
 
-        total = triton.load(x.at[first])
+        total = triton.load(x, first)
         if prefixes:
             triton.store(out, first, total, inside, interpret)
         whole, rest = divmod(n - 1, _UNROLLED)

@@ -21,18 +21,35 @@ from repjax.primitives import canonical
 from repjax.primitives.contract.sequential import fma_step
 
 program_id = pallas.program_id
-#: ``load(ref.at[offsets], mask=, other=)``
-load = triton.load
+
+
+def positions(block, size: int, index):
+    """Those of the elements of a block of a power of two, in the integer type ``index``."""
+    return block.astype(index) * index(size) + lax.iota(index, size)
+
+
+def load(ref, offsets, inside=None):
+    """The elements at ``offsets``, +0 where ``inside`` is False."""
+    _check(offsets)
+    if inside is None:
+        return triton.load(ref.at[offsets])
+    return triton.load(ref.at[offsets], mask=inside, other=np.zeros((), ref.dtype)[()])
 
 
 def store(ref, offsets, tile, inside, interpret: bool):
     """The elements of ``tile`` where ``inside`` is True or None, to memory."""
+    _check(offsets)
     if interpret and inside is not None:
         # It writes what was there where ``inside`` is False, even over what others write; behind
         # the array it writes nothing.
         offsets = lax.select(inside, offsets, lax.full_like(offsets, ref.shape[0]))
         inside = None
     triton.store(ref.at[offsets], tile, mask=inside)
+
+
+def _check(tile) -> None:
+    """Triton's restriction, which interpreted kernels would not have."""
+    assert all(size & (size - 1) == 0 for size in tile.shape), tile.shape
 
 
 def compute_capability() -> int | None:
