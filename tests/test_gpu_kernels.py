@@ -1,19 +1,23 @@
 """The kernels for GPUs, interpreted on the CPU: what they read and write, and in which order.
 
 Interpreted, the one step whose bits depend on the compiler is emulated; what Triton makes of it
-is read off the PTX elsewhere (marker ``gpu_offline``).
+has to be read off the PTX.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
+import jax
 import numpy as np
 import pytest
 import reference
 from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, assert_same_bits, run, with_gradients
 
-from repjax.primitives.gpu import contractions, sums
+import repjax
+from repjax.primitives.contract import order_independent
+from repjax.primitives.gpu import contractions, sums, triton
 from repjax.primitives.reduce import cumulative
 from repjax.primitives.reduce import sums as reduce_sums
 
@@ -121,3 +125,74 @@ def test_sequential_sums(shape, combine):
             expected = run(_prefixes, x, order=cumulative._sequential, combine=combine, axis=axis)
             actual = run(_prefixes, x, order=PREFIXES, combine=combine, axis=axis)
             assert_same_bits(actual, expected)
+
+
+def test_digits_are_exact():
+    """Integers of every digit, sums of several blocks, the largest of all included."""
+    rng = np.random.default_rng(3)
+    most = 1 << 22
+    for shapes, numbers in (
+        (((4, 3, 5), (5, 4, 6, 3)), (((1, 2), (3, 0)), ((0,), (1,)))),
+        (((2, 70000), (70000, 2)), (((1,), (0,)), ((), ()))),
+    ):
+        lhs, rhs = (rng.integers(-most, most + 1, shape).astype(np.float64) for shape in shapes)
+        lhs[rng.random(lhs.shape) < 0.3], rhs[rng.random(rhs.shape) < 0.3] = most, -most
+        with jax.enable_x64(True):
+            actual = jax.jit(
+                functools.partial(order_independent.digit_dot, dimension_numbers=numbers)
+            )(lhs, rhs)
+            integers = (x.astype(np.int64) for x in (lhs, rhs))
+            expected = jax.lax.dot_general(*integers, numbers)
+        assert actual.dtype == np.int64
+        np.testing.assert_array_equal(actual, expected)
+
+
+@contextlib.contextmanager
+def compiling_for(kind):
+    """Lowering is told of a GPU that is not there."""
+    device = jax.sharding.AbstractDevice(device_kind=kind, platform="gpu", num_cores=None)
+    mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        yield
+
+
+def _lowered(function, *operands):
+    """For CUDA, which needs neither a GPU nor its plugin."""
+    traced = jax.jit(repjax.reproducible(function, accumulation="sequential")).trace(*operands)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+X = np.ones((40, 40), np.float32)
+LOWERED = {
+    "product": (lambda x: x @ x, X),
+    "product of vectors": (
+        lambda x: jax.numpy.einsum("ij,ij->i", x, x),
+        np.ones((1 << 14, 3), "f"),
+    ),
+    "convolution": (lambda x: jax.lax.conv(x[None, None], x[None, None], (2, 2), "SAME"), X),
+    "gradient": (
+        jax.grad(lambda x: jax.lax.conv(x[None, None], x[None, None], (2, 2), "SAME").sum()),
+        X,
+    ),
+    "sum": (lambda x: x.sum(0), X),
+    "product of all": (lambda x: x.prod(), X),
+    "prefixes": (lambda x: x.cumsum(1), X),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_the_primitives_use_them(name):
+    with compiling_for("NVIDIA H100"):
+        assert "__gpu$xla.gpu.triton" in _lowered(*LOWERED[name])
+
+
+def test_too_old_a_gpu(monkeypatch):
+    monkeypatch.setattr(triton, "compute_capability", lambda: 75)
+    with pytest.raises(RuntimeError, match=r"capability 8\.0 or newer, received 7\.5; use a newer"):
+        _lowered(lambda x: x + x, X)
+
+
+def test_without_knowledge_of_the_gpu(monkeypatch):
+    """The bodies are compiled."""
+    monkeypatch.setattr(triton, "compute_capability", lambda: None)
+    assert "triton" not in _lowered(lambda x: x @ x, X)
