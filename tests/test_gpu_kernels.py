@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 import reference
-from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, assert_same_bits, run, with_gradients
+from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, KERNEL, assert_same_bits, with_gradients
 
 import repjax
-from repjax.primitives.contract import order_independent
+from repjax.primitives.contract import native, order_independent
 from repjax.primitives.gpu import contractions, sums, triton
 from repjax.primitives.reduce import cumulative
 from repjax.primitives.reduce import sums as reduce_sums
@@ -27,18 +28,36 @@ DOT, CONVOLUTION = (
 )
 
 
-def _compare(kernel, body, shapes, parameters, data=("any_bits", "underflowing")):
+#: On CPU: the C++ kernel compiles faster than the bodies, and has their bits (test_contract.py).
+ON_CPU = KERNEL if native.available() else BODIES
+
+
+@functools.cache
+def _compiled(function, parameters):
+    def traced(*operands):
+        with jax.enable_x64(True):
+            return function(*operands, **dict(parameters))
+
+    # Compiling takes longer than running.
+    return jax.jit(traced, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def _run(function, *operands, **parameters):
+    return np.asarray(_compiled(function, tuple(parameters.items()))(*operands))
+
+
+def _compare(kernel, expected, shapes, parameters, data=("any_bits", "underflowing")):
     rng = np.random.default_rng(0)
     for name in data:
         operands = [DATA[name](rng, shape) for shape in shapes]
-        expected = run(body, *operands, **parameters)
-        assert_same_bits(run(kernel, *operands, **parameters), expected)
+        actual = _run(kernel, *operands, **parameters)
+        assert_same_bits(actual, _run(expected, *operands, **parameters))
 
 
 @pytest.mark.parametrize("case", DOTS)
 def test_dot_general(case):
     *shapes, numbers = DOTS[case]
-    _compare(DOT, BODIES[0], shapes, {"dimension_numbers": numbers})
+    _compare(DOT, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 
 
 # Around the sizes of tiles and of blocks of terms.
@@ -51,19 +70,19 @@ def test_tiles(shape, monkeypatch):
             kernel = functools.partial(DOT)  # compiled again
             shapes = (k, m) if flip_lhs else (m, k), (n, k) if flip_lhs else (k, n)
             numbers = ((1 - flip_lhs,), (0 + flip_lhs,)), ((), ())
-            _compare(kernel, BODIES[0], shapes, {"dimension_numbers": numbers})
+            _compare(kernel, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 
 
 def test_bands_of_tiles_cover_all():
     """More rows of tiles than are computed next to each other, and not a multiple of them."""
     shapes, numbers = ((16 * 19 + 3, 5), (5, 16 * 3)), (((1,), (0,)), ((), ()))
-    _compare(DOT, BODIES[0], shapes, {"dimension_numbers": numbers})
+    _compare(DOT, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 
 
 @pytest.mark.parametrize("case", sorted({*CONVOLUTIONS} - {"1d", "2d", "same", "1x1", "padding"}))
 def test_convolution_and_its_gradients(case):
     for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
-        _compare(CONVOLUTION, BODIES[1], shapes, parameters)
+        _compare(CONVOLUTION, ON_CPU[1], shapes, parameters)
 
 
 @pytest.mark.parametrize("case", ["vectors", "large batch", "only batch", "two batches"])
@@ -72,7 +91,7 @@ def test_thin_products(case, monkeypatch):
     monkeypatch.setattr(contractions, "_UNROLLED", 2)
     *shapes, numbers = DOTS[case]
     kernel = functools.partial(DOT)
-    _compare(kernel, BODIES[0], shapes, {"dimension_numbers": numbers})
+    _compare(kernel, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 
 
 @pytest.mark.parametrize("case", ["depthwise", "feature groups", "same, strided"])
@@ -81,7 +100,7 @@ def test_thin_convolutions(case, monkeypatch):
     monkeypatch.setattr(contractions, "_UNROLLED", 2)
     for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
         kernel = functools.partial(CONVOLUTION)
-        _compare(kernel, BODIES[1], shapes, parameters)
+        _compare(kernel, ON_CPU[1], shapes, parameters)
 
 
 def test_holes_meet_infinities():
@@ -90,8 +109,8 @@ def test_holes_meet_infinities():
     *_, parameters = with_gradients(*shapes, **options)[0]
     lhs, rhs = (DATA["normal"](np.random.default_rng(1), shape) for shape in shapes)
     rhs[1, 2, 1, 0] = np.inf
-    actual = run(CONVOLUTION, lhs, rhs, **parameters)
-    assert_same_bits(actual, run(BODIES[1], lhs, rhs, **parameters))
+    actual = _run(CONVOLUTION, lhs, rhs, **parameters)
+    assert_same_bits(actual, _run(ON_CPU[1], lhs, rhs, **parameters))
     assert np.isnan(actual[:, 1]).any() and not np.isnan(actual[:, 1]).all()
     assert np.isfinite(actual[:, 0]).all()
 
@@ -107,23 +126,22 @@ def _prefixes(x, *, order, combine, axis):
     return order(combine, x, axis)
 
 
-@pytest.mark.parametrize("combine", [reduce_sums.add, reduce_sums.multiply])
 @pytest.mark.parametrize(
     "shape", [(7,), (1, 300), (5, 3, 33), (2, 18, 2), (3, 1, 2), (4, 0, 3), (0, 4, 3)]
 )
-def test_sequential_sums(shape, combine):
-    """Long and short axes, with many and few elements behind them."""
+def test_sequential_sums(shape):
+    """Long and short axes, with many and few elements behind them; and prefixes of products."""
     rng = np.random.default_rng(2)
-    for axis in range(len(shape)):
-        if shape[axis] == 0:
-            continue
-        for name in ("any_bits", "underflowing"):
-            x = reference.flush(DATA[name](rng, shape))
-            expected = run(_sum, x, order=reduce_sums.sequential, combine=combine, axis=axis)
-            actual = run(_sum, x, order=SUM, combine=combine, axis=axis)
-            assert_same_bits(actual, expected)
-            expected = run(_prefixes, x, order=cumulative._sequential, combine=combine, axis=axis)
-            actual = run(_prefixes, x, order=PREFIXES, combine=combine, axis=axis)
+    bodies = (_sum, reduce_sums.sequential), (_prefixes, cumulative._sequential)
+    axes = [axis for axis, size in enumerate(shape) if size]
+    for axis, name in itertools.product(axes, ("any_bits", "underflowing")):
+        x = reference.flush(DATA[name](rng, shape))
+        for (function, body), kernel in zip(bodies, (SUM, PREFIXES), strict=True):
+            combine = reduce_sums.add if function is _sum else reduce_sums.multiply
+            expected, actual = (
+                _run(function, x, order=order, combine=combine, axis=axis)
+                for order in (body, kernel)
+            )
             assert_same_bits(actual, expected)
 
 
