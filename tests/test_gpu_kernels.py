@@ -34,16 +34,14 @@ ON_CPU = KERNEL if native.available() else BODIES
 
 @functools.cache
 def _compiled(function, parameters):
-    def traced(*operands):
-        with jax.enable_x64(True):
-            return function(*operands, **dict(parameters))
-
     # Compiling takes longer than running.
-    return jax.jit(traced, compiler_options={"xla_backend_optimization_level": 0})
+    options = {"xla_backend_optimization_level": 0}
+    return jax.jit(functools.partial(function, **dict(parameters)), compiler_options=options)
 
 
 def _run(function, *operands, **parameters):
-    return np.asarray(_compiled(function, tuple(parameters.items()))(*operands))
+    with jax.enable_x64(True):
+        return np.asarray(_compiled(function, tuple(parameters.items()))(*operands))
 
 
 def _compare(kernel, expected, shapes, parameters, data=("any_bits", "underflowing")):
@@ -73,6 +71,20 @@ def test_tiles(shape, monkeypatch):
             _compare(kernel, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 
 
+def test_sums_of_blocks_are_noticed(monkeypatch):
+    """What Triton would compute if it did not start a block's chain from the sum so far."""
+
+    def separately(a, b, sums):
+        return sums + chain(a, b, jax.numpy.zeros_like(sums))
+
+    chain = triton.dot_fma
+    monkeypatch.setattr(triton, "dot_fma", separately)
+    shapes, numbers = ((20, 300), (300, 20)), (((1,), (0,)), ((), ()))
+    with pytest.raises(AssertionError, match="not equal"):
+        kernel = functools.partial(DOT)
+        _compare(kernel, ON_CPU[0], shapes, {"dimension_numbers": numbers}, ["normal"])
+
+
 def test_bands_of_tiles_cover_all():
     """More rows of tiles than are computed next to each other, and not a multiple of them."""
     shapes, numbers = ((16 * 19 + 3, 5), (5, 16 * 3)), (((1,), (0,)), ((), ()))
@@ -83,6 +95,16 @@ def test_bands_of_tiles_cover_all():
 def test_convolution_and_its_gradients(case):
     for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
         _compare(CONVOLUTION, ON_CPU[1], shapes, parameters)
+
+
+@pytest.mark.parametrize("many", [0, 1 << 14])
+def test_offsets_of_64_bits(many, monkeypatch):
+    monkeypatch.setattr(triton, "index_type", lambda *sizes: np.int64)
+    monkeypatch.setattr(contractions, "_MANY", many)
+    kernel = functools.partial(CONVOLUTION)
+    options = {"feature_group_count": 4, "padding": "SAME", "window_strides": (2, 1)}
+    *shapes, parameters = with_gradients((2, 4, 7, 6), (4, 1, 3, 2), **options)[0]
+    _compare(kernel, ON_CPU[1], shapes, parameters)
 
 
 @pytest.mark.parametrize("case", ["vectors", "large batch", "only batch", "two batches"])
@@ -195,6 +217,11 @@ LOWERED = {
     "sum": (lambda x: x.sum(0), X),
     "product of all": (lambda x: x.prod(), X),
     "prefixes": (lambda x: x.cumsum(1), X),
+    "large product": (
+        lambda x: x @ x[:, :17],
+        jax.ShapeDtypeStruct((1 << 16, 1 << 16), np.float32),
+    ),
+    "large sum": (lambda x: x.sum(1), jax.ShapeDtypeStruct((3, 1 << 16, 1 << 16), np.float32)),
 }
 
 

@@ -73,10 +73,9 @@ def _offset(index, axes):
 class _Strides:
     """A problem as the kernels see it: of each dimension, the axes in each array."""
 
-    def __init__(self, problem: problems.Problem, largest: int):
+    def __init__(self, problem: problems.Problem, index):
         self.g, self.m, self.n, self.k = problem.sizes
-        # Pallas takes offsets of 32 bits up to the same limit.
-        self.index = np.int64 if largest > 1 << 30 else np.int32
+        self.index = index
         self.lhs, self.rhs, self.out = (
             {d: [(a.size, getattr(a, array)) for a in getattr(problem, d)] for d in "gmnk"}
             for array in ("lhs", "rhs", "out")
@@ -188,7 +187,8 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
 
     ``start``, if it is given, has for each element of g and of n the value that chains begin with.
     """
-    strides = _Strides(problem, max(lhs.size, rhs.size, math.prod(shape)))
+    index = triton.index_type(lhs.size, rhs.size, math.prod(shape))
+    strides = _Strides(problem, index)
     g, m, n, k = problem.sizes
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
     warps = 4

@@ -24,7 +24,7 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
     n = x.shape[axis]
     before, behind = x.shape[:axis], x.shape[axis + 1 :]
     outputs, inner = math.prod(before + behind), math.prod(behind)
-    index = np.int64 if x.size > 1 << 30 else np.int32
+    index = triton.index_type(x.size)
 
     def chain(x, out):
         at = triton.positions(triton.program_id(0), _THREADS, index)

@@ -23,6 +23,12 @@ from repjax.primitives.contract.sequential import fma_step
 program_id = pallas.program_id
 
 
+def index_type(*sizes: int):
+    """The type of offsets into arrays of these sizes."""
+    # Pallas takes offsets of 32 bits up to the same limit.
+    return np.int64 if max(sizes) > 1 << 30 else np.int32
+
+
 def positions(block, size: int, index):
     """Those of the elements of a block of a power of two, in the integer type ``index``."""
     return block.astype(index) * index(size) + lax.iota(index, size)
