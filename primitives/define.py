@@ -2,9 +2,9 @@
 
 A repjax primitive has one algorithm, its *body*: a function on arrays, written
 with ``jax.lax`` operations and the guards of :mod:`repjax.primitives.canonical`.
-The body becomes the lowering for CPU and CUDA; there is no default lowering, so
-that any other platform raises.  Inside a body 64-bit types are enabled, whatever
-the user's ``jax_enable_x64``.
+The body becomes the lowering for CPU and CUDA, unless the platform has a faster function with
+the same bits (``on_cpu``, ``on_gpu``); any other platform raises.  Inside a body 64-bit types
+are enabled, whatever the user's ``jax_enable_x64``.
 
 A body computes in float32.  float16 and bfloat16 operands are widened before it and results
 narrowed after it, so that they are rounded once (:func:`_in_float32`).
@@ -29,7 +29,7 @@ from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from repjax.primitives import canonical
+from repjax.primitives import canonical, gpu
 from repjax.primitives.interpret import (
     PREFIX,
     Context,
@@ -37,9 +37,7 @@ from repjax.primitives.interpret import (
     struct,
     struct_of,
 )
-from repjax.primitives.partition import Axes, partitioned
 
-PLATFORMS = ("cpu", "cuda")
 HALVES = (np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
 
 
@@ -54,7 +52,8 @@ def define(
     half_body: Callable[..., Any] | None = None,
     own_value: bool = False,
     on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
-    axes: Callable[..., Axes] | None = None,
+    on_gpu: Callable[[], Callable[..., Any] | None] = lambda: None,
+    in_parts: bool = False,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -75,8 +74,9 @@ def define(
         ``stock`` does.  The primitive's has the result of ``body`` either way.
       on_cpu: called when lowering for CPU: a faster function with the bits of ``body``, or
         None where this machine has none.
-      axes: where that is a kernel, which XLA cannot split over devices: the axes of operands
-        and result, called as ``body`` is.
+      on_gpu: the same for CUDA, called where :func:`repjax.primitives.gpu.available`.
+      in_parts: whether one of these is ``partition.partitioned``, for which lowering has to know
+        the devices.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -102,11 +102,10 @@ def define(
         out = jax.eval_shape(functools.partial(stock, **params), *map(struct, avals))
         return pack([_type(x, avals) for x in out])
 
-    def lower(ctx, *args, platform, **params):
-        function = on_cpu() if platform == "cpu" else None
-        if function is not None and axes is not None:
-            function = partitioned(function, axes)
-        function = function or body
+    kernels = {"cpu": on_cpu, "cuda": lambda: on_gpu() if gpu.available() else None}
+
+    def lower(ctx, *args, kernel, **params):
+        function = kernel() or body
         if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
             function = _in_float32(half_body or function, ctx.avals_out, halves, pack)
         # A body knows nothing of shardings, which an explicit mesh would have in its types.
@@ -114,11 +113,12 @@ def define(
         with jax.enable_x64(True):
             return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 
-    if axes is not None:
+    if in_parts:
         prim_requires_devices_during_lowering.add(primitive)
-    for platform in PLATFORMS:
-        rule = functools.partial(lower, platform=platform)
+    for platform, kernel in kernels.items():
+        rule = functools.partial(lower, kernel=kernel)
         mlir.register_lowering(primitive, rule, platform=platform, inline=False)
+    mlir.register_lowering(primitive, _refuse_platform)
 
     def derivative(primals, tangents, **params):
         zero = [type(t) is ad.Zero for t in tangents]
@@ -142,6 +142,14 @@ def define(
     ad.primitive_transposes[primitive] = functools.partial(_transpose, stock)
     batching.primitive_batchers[primitive] = batch
     return primitive
+
+
+def _refuse_platform(ctx, *args, **params):
+    received = " and ".join(ctx.platforms or ctx.module_context.platforms)
+    raise NotImplementedError(
+        f"repjax expected to be compiled for a CPU or an NVIDIA GPU (platforms cpu, cuda), "
+        f"received {received}; choose one by JAX_PLATFORMS"
+    )
 
 
 def _type(result, operands):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 from jax import lax
 from jax.interpreters import batching
 
-from repjax.primitives import native as _native
 from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
 from repjax.primitives.contract import (
     convolution,
@@ -19,6 +20,8 @@ from repjax.primitives.contract import (
 )
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, check_contraction, is_inexact, rule
+from repjax.primitives.native import available
+from repjax.primitives.partition import partitioned
 
 
 def _fma_jvp(tangents, result, a, b, c):
@@ -52,10 +55,30 @@ def _in_order(bodies):
 
 
 def _define(name, stock, bodies, on_cpu, axes):
-    body = _in_order(bodies)
-    kernel = _in_order(on_cpu)
+    def in_parts(kernels):
+        return {
+            order: partitioned(kernel, functools.partial(axes, contraction=order))
+            for order, kernel in kernels.items()
+        }
+
+    kernels = _in_order(in_parts(on_cpu))
+
+    def on_gpu():
+        from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
+
+        digits = functools.partial(
+            bodies["order_independent"], exact_dot=order_independent.digit_dot
+        )
+        kernel = in_parts({"sequential": getattr(contractions, name)})
+        return _in_order({**kernel, "order_independent": digits})
+
     return define(
-        name, body, stock, on_cpu=lambda: kernel if _native.available() else None, axes=axes
+        name,
+        _in_order(bodies),
+        stock,
+        on_cpu=lambda: kernels if available() else None,
+        on_gpu=on_gpu,
+        in_parts=True,
     )
 
 

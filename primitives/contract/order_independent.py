@@ -21,7 +21,8 @@ multiplication by using fast routines of matrix multiplication and its applicati
 this is the first slice).
 
 The integers are held by float64, in which their products and sums below 2**53 are exact
-whatever the order; longer sums are made of several.
+whatever the order; longer sums are made of several.  On GPUs they are split into digits of 8 bits,
+whose products are added in int32.
 """
 
 from __future__ import annotations
@@ -99,8 +100,10 @@ def _all(*conditions):
     return lax.bitwise_and(*results)
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers):
+def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
+
+    ``exact_dot(lhs, rhs, dimension_numbers)`` may give the int64 sums of integers in float64.
 
     Raises:
       TypeError: an operand is not float32.
@@ -142,7 +145,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
     behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
     exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
-    total = _exact_dot(alpha, beta, dimension_numbers)
+    total = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers)
     result = canonical.from_integers(total, lax.convert_element_type(exponent, np.int64))
 
     def dot(lhs, rhs):
@@ -151,13 +154,10 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
     return _with_infinities(dot, lhs, rhs, _all(left_finite, right_finite), result)
 
 
-def _exact_dot(lhs, rhs, dimension_numbers):
-    """The int64 ``dot_general`` of integers of at most 2**_BITS in magnitude, in float64."""
+def _in_blocks(dot, block, lhs, rhs, dimension_numbers):
+    """``dot(lhs, rhs, numbers)``, an int64 ``dot_general``, as sums of at most ``block`` terms."""
     contracting, batch = dimension_numbers
     terms = math.prod(lhs.shape[d] for d in contracting[0])
-    block = 1 << (_EXACT - 2 * _BITS)  # so many products have an exact sum in float64
-    if terms <= block:
-        return lax.convert_element_type(lax.dot_general(lhs, rhs, dimension_numbers), np.int64)
 
     def flatten(x, i):
         """With one axis of terms, the last; and the axes of the batch in front."""
@@ -167,13 +167,60 @@ def _exact_dot(lhs, rhs, dimension_numbers):
 
     lhs, rhs = flatten(lhs, 0), flatten(rhs, 1)
     first = tuple(range(len(batch[0])))
+    numbers = ([[x.ndim - 1] for x in (lhs, rhs)], (first, first))
     total = None
     for start in range(0, terms, block):
-        parts = [x[..., start : start + block] for x in (lhs, rhs)]
-        numbers = ([[x.ndim - 1] for x in parts], (first, first))
-        part = lax.convert_element_type(lax.dot_general(*parts, numbers), np.int64)
+        part = dot(*(x[..., start : start + block] for x in (lhs, rhs)), numbers)
         total = part if total is None else total + part
     return total
+
+
+def _exact_dot(lhs, rhs, dimension_numbers):
+    """The int64 ``dot_general`` of integers of at most 2**_BITS in magnitude, in float64."""
+
+    def dot(lhs, rhs, numbers):
+        return lax.convert_element_type(lax.dot_general(lhs, rhs, numbers), np.int64)
+
+    block = 1 << (_EXACT - 2 * _BITS)  # so many products have an exact sum in float64
+    if math.prod(lhs.shape[d] for d in dimension_numbers[0][0]) <= block:
+        return dot(lhs, rhs, dimension_numbers)
+    return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
+
+
+#: So many products of digits have a sum of less than 2**31, three to a term.
+_DIGIT_BLOCK = 1 << 15
+
+
+def digit_dot(lhs, rhs, dimension_numbers):
+    """:func:`_exact_dot` on the integer matrix units of GPUs.
+
+    Each integer is three digits of 8 bits with a sign, d[0] + 2**8 d[1] + 2**16 d[2].  The
+    products of digits with one sum of indices are added as terms of one int8 product in int32.
+    """
+
+    def digits(x):
+        rest, found = lax.convert_element_type(x, np.int32), []
+        for _ in range(3):
+            digit = ((rest + 128) & 255) - 128
+            rest = lax.shift_right_arithmetic(rest - digit, np.int32(8))
+            found.append(lax.convert_element_type(digit, np.int8))
+        return found
+
+    def dot(lhs, rhs, numbers):
+        terms = lhs.shape[-1]
+        lhs = lax.concatenate(digits(lhs), lhs.ndim - 1)
+        rhs = lax.concatenate(digits(rhs)[::-1], rhs.ndim - 1)
+        total = None
+        for weight in range(5):
+            low, high = max(0, weight - 2), min(2, weight)  # the digits of lhs
+            a = lhs[..., low * terms : (high + 1) * terms]
+            b = rhs[..., (2 - weight + low) * terms : (3 - weight + high) * terms]
+            part = lax.dot_general(a, b, numbers, preferred_element_type=np.int32)
+            part = lax.shift_left(lax.convert_element_type(part, np.int64), np.int64(8 * weight))
+            total = part if total is None else total + part
+        return total
+
+    return _in_blocks(dot, _DIGIT_BLOCK, lhs, rhs, dimension_numbers)
 
 
 def conv_general_dilated_body(
@@ -187,9 +234,12 @@ def conv_general_dilated_body(
     dimension_numbers,
     feature_group_count,
     batch_group_count,
+    exact_dot=None,
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~repjax.primitives.contract.convolution.conv_general_dilated_body`.
+
+    ``exact_dot`` is as in :func:`dot_general_body`.
 
     The exponents are those of coarser rows and columns, so that a convolution of integers is
     left: s of an input feature, e of an element of the batch, f of an output feature.
@@ -252,11 +302,11 @@ def conv_general_dilated_body(
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        result = _convolution(convolve, lhs, rhs, terms)
+        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, terms)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, lhs, rhs, terms):
+def _convolution(convolve, exact_dot, lhs, rhs, terms):
     """The result from the operands by groups; ``[batch, groups * outs, ...]``."""
     t = grid_bits(terms)
     left_finite, a = _finite(lhs)
@@ -272,7 +322,7 @@ def _convolution(convolve, lhs, rhs, terms):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = convolve(alpha, beta, _exact_dot)
+    total = convolve(alpha, beta, exact_dot)
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)

@@ -23,8 +23,9 @@ from repjax.primitives import canonical
 from repjax.primitives.arithmetic import plain_rule, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, program, rule
+from repjax.primitives.partition import Axes, partitioned
 from repjax.primitives.reduce import order
-from repjax.primitives.reduce.sums import add, multiply
+from repjax.primitives.reduce.sums import add, by_accumulation, multiply
 
 
 def prefixes(combine, x, axis):
@@ -70,9 +71,9 @@ def _in_direction(function, x, axis, reverse):
     return lax.rev(function(lax.rev(x, [axis])), [axis]) if reverse else function(x)
 
 
-def _cumulative(combine):
+def _cumulative(combine, orders=_ORDERS):
     def body(x, *, axis, reverse, accumulation):
-        return _in_direction(lambda x: _ORDERS[accumulation](combine, x, axis), x, axis, reverse)
+        return _in_direction(lambda x: orders[accumulation](combine, x, axis), x, axis, reverse)
 
     return body
 
@@ -85,8 +86,25 @@ def _extremum(largest: bool):
     return body
 
 
-cumsum_p = define("cumsum", _cumulative(add), lax.cumsum, halves=canonical.flush)
-cumprod_p = define("cumprod", _cumulative(multiply), lax.cumprod, own_value=True)
+def _define(name, combine, stock, **options):
+    def on_gpu():
+        from repjax.primitives.gpu import sums  # with it Pallas, which takes a while
+
+        kernel = _cumulative(combine, {**_ORDERS, "sequential": sums.prefixes})
+        return by_accumulation({"sequential": partitioned(kernel, _axes)}, body)
+
+    body = _cumulative(combine)
+    return define(name, body, stock, on_gpu=on_gpu, in_parts=True, **options)
+
+
+def _axes(x, *, axis, **_) -> Axes:
+    """Those along which sharded prefixes may be split: all but their own."""
+    names = [f"d{i}" for i in range(x.ndim)]
+    return Axes([names], names, [names[axis]])
+
+
+cumsum_p = _define("cumsum", add, lax.cumsum, halves=canonical.flush)
+cumprod_p = _define("cumprod", multiply, lax.cumprod, own_value=True)
 cummax_p = define("cummax", _extremum(True), lax.cummax, halves=canonical.flush)
 cummin_p = define("cummin", _extremum(False), lax.cummin, halves=canonical.flush)
 plain_rule("cummax", cummax_p, keep=("axis", "reverse"))

@@ -27,7 +27,7 @@ from repjax.primitives import canonical, native
 from repjax.primitives.arithmetic import materialize_p, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import check_accumulation, rule
-from repjax.primitives.partition import Axes
+from repjax.primitives.partition import Axes, partitioned
 
 
 def collapse(x, axes):
@@ -134,13 +134,21 @@ def reduce_sum_kernel(x, *, axes, accumulation):
     """The body of ``reduce_sum`` by the C++ kernel."""
     x, axis = collapse(x, axes)
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
-    in_memory = accumulation == "pairwise" and x.size > _LARGE
-    if in_memory or x.size == 0 or accumulation == "order_independent":
+    if x.size == 0 or (accumulation == "pairwise" and x.size > _LARGE):
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     call = jax.ffi.ffi_call("repjax_reduce_sum", jax.ShapeDtypeStruct((outer, inner), x.dtype))
     result = call(x.reshape(outer, x.shape[axis], inner), accumulation=accumulation)
     return lax.reshape(result, kept)
+
+
+def by_accumulation(kernels, body):
+    """One function of the kernels of some orders, and the body, for the others."""
+
+    def function(*args, accumulation, **params):
+        return kernels.get(accumulation, body)(*args, accumulation=accumulation, **params)
+
+    return function
 
 
 def _axes(x, *, axes, **_) -> Axes:
@@ -150,27 +158,41 @@ def _axes(x, *, axes, **_) -> Axes:
     return Axes([names], kept, [names[i] for i in sorted(axes)])
 
 
-def _reduction(combine, identity):
+def _reduction(combine, identity, orders=ORDERS):
     def body(x, *, axes, accumulation):
         x, axis = collapse(x, axes)
         if x.shape[axis] == 0:
             return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity, x.dtype)
         # Not to be repeated for each element that the result is broadcast to.
-        return materialize_p.bind(ORDERS[accumulation](combine, [x], axis)[0])
+        return materialize_p.bind(orders[accumulation](combine, [x], axis)[0])
 
     return body
 
 
+def _define(name, combine, identity, stock, on_cpu=lambda: None, **options):
+    body = _reduction(combine, identity)
+
+    def on_gpu():
+        from repjax.primitives.gpu import sums  # with it Pallas, which takes a while
+
+        kernel = _reduction(combine, identity, {**ORDERS, "sequential": sums.sequential})
+        return by_accumulation({"sequential": partitioned(kernel, _axes)}, body)
+
+    return define(name, body, stock, on_cpu=on_cpu, on_gpu=on_gpu, in_parts=True, **options)
+
+
 reduce_sum_body = _reduction(add, 0)
-reduce_sum_p = define(
+_in_parts = partitioned(reduce_sum_kernel, _axes)
+_on_cpu = by_accumulation({"pairwise": _in_parts, "sequential": _in_parts}, reduce_sum_body)
+reduce_sum_p = _define(
     "reduce_sum",
-    reduce_sum_body,
+    add,
+    0,
     lax.reduce_sum,
     halves=canonical.flush,
-    on_cpu=lambda: reduce_sum_kernel if native.available() else None,
-    axes=_axes,
+    on_cpu=lambda: _on_cpu if native.available() else None,
 )
-reduce_prod_p = define("reduce_prod", _reduction(multiply, 1), lax.reduce_prod, own_value=True)
+reduce_prod_p = _define("reduce_prod", multiply, 1, lax.reduce_prod, own_value=True)
 
 
 def _register(name, primitive):

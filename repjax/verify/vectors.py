@@ -203,6 +203,12 @@ def _elementwise(n: int, hard: dict[str, np.ndarray]) -> Iterator[Case]:
     small = (exponents % 7).astype(np.int32)
     halves = [(h[0], small[:n]) for h in halves]
     yield Case("pow_integer", in_formats(p["pow_integer"].bind), ((x, exponents), *halves))
+
+    def decays(t):
+        quotient = p["decayed_quotient"].bind(t, base=0.9, numerator=-1e-3)
+        return quotient, p["decayed_root"].bind(t, base=0.999)
+
+    yield Case("decayed_quotient, decayed_root", decays, (np.arange(1, n + 1, dtype=np.int32),))
     yield from _conversions(p["convert_element_type"], n)
 
 

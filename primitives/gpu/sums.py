@@ -1,0 +1,85 @@
+"""Reductions and prefixes in ``sequential`` order, each by one thread.
+
+The bodies are loops of XLA, of which every step is a kernel or several.  The ``pairwise`` trees
+need no kernel: XLA makes a few kernels of them, which read the operand once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jax import lax
+
+from repjax.primitives.gpu import triton
+
+_THREADS = 128
+_UNROLLED = 8
+# Elements behind the axis, from which on neighbouring threads read whole sectors of memory.
+_ADJACENT = 32
+
+
+def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
+    """``s = combine(s, x[k])``, k ascending along an axis: the last s, or all of them."""
+    n = x.shape[axis]
+    before, behind = x.shape[:axis], x.shape[axis + 1 :]
+    outputs, inner = math.prod(before + behind), math.prod(behind)
+    index = triton.index_type(x.size)
+
+    def chain(x, out):
+        at = triton.positions(triton.program_id(0), _THREADS, index)
+        inside = None if outputs % _THREADS == 0 else at < index(outputs)
+        safe = at if inside is None else lax.min(at, index(outputs - 1))
+        first = safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
+
+        def steps(k, count, total):
+            positions = [first + (k + index(j)) * index(inner) for j in range(count)]
+            # All loads before the first store, behind which they would have to wait.
+            for position, term in [(p, triton.load(x, p)) for p in positions]:
+                (total,) = combine([total], [term])
+                if prefixes:
+                    triton.store(out, position, total, inside, interpret)
+            return total
+
+        def block(i, total):
+            k = lax.convert_element_type(i, index) * index(_UNROLLED) + index(1)
+            return steps(k, _UNROLLED, total)
+
+        total = triton.load(x, first)
+        if prefixes:
+            triton.store(out, first, total, inside, interpret)
+        whole, rest = divmod(n - 1, _UNROLLED)
+        total = lax.fori_loop(np.int32(0), np.int32(whole), block, total)
+        total = steps(lax.full((), n - rest, index), rest, total)
+        if not prefixes:
+            triton.store(out, safe, total, inside, interpret)
+
+    shape = x.shape if prefixes else before + behind
+    grid = -(-outputs // _THREADS)
+    return triton.call(chain, shape, grid, [x], warps=_THREADS // 32, interpret=interpret)
+
+
+def _with_neighbours(x, axis):
+    """``x`` and its ``axis``, moved to the front if there are only few elements behind it."""
+    if math.prod(x.shape[axis + 1 :]) >= _ADJACENT:
+        return x, axis
+    return lax.transpose(x, [axis, *(d for d in range(x.ndim) if d != axis)]), 0
+
+
+def sequential(combine, xs, axis, *, interpret=False):
+    """:func:`repjax.primitives.reduce.sums.sequential` of one array by a kernel."""
+    (x,) = xs
+    if x.size == 0:
+        return [lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)]
+    return [_chain(combine, *_with_neighbours(x, axis), prefixes=False, interpret=interpret)]
+
+
+def prefixes(combine, x, axis, *, interpret=False):
+    """All results of :func:`sequential` along the axis, in the shape of ``x``."""
+    if x.size == 0:
+        return x
+    moved, first = _with_neighbours(x, axis)
+    results = _chain(combine, moved, first, prefixes=True, interpret=interpret)
+    if first == axis:
+        return results
+    return lax.transpose(results, [*range(1, axis + 1), 0, *range(axis + 1, x.ndim)])

@@ -1,0 +1,150 @@
+"""The backend of the kernels, Pallas Triton: the only module that knows it.
+
+What a kernel sees is here: arrays in memory as flat references, tiles of 2**n elements, loads and
+stores at computed offsets, and the two operations whose bits depend on the compiler.
+
+``interpret=True`` runs a kernel on the CPU, by XLA, where these two are replaced by the emulated
+step of :mod:`repjax.primitives.contract.sequential`: to test all the rest without a GPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import numpy as np
+from jax import lax
+from jax.experimental import pallas
+from jax.experimental.pallas import triton
+
+from repjax.primitives import canonical
+from repjax.primitives.contract.sequential import fma_step
+
+program_id = pallas.program_id
+
+
+def index_type(*sizes: int):
+    """The type of offsets into arrays of these sizes."""
+    # Pallas takes offsets of 32 bits up to the same limit.
+    return np.int64 if max(sizes) > 1 << 30 else np.int32
+
+
+def positions(block, size: int, index):
+    """Those of the elements of a block of a power of two, in the integer type ``index``."""
+    return block.astype(index) * index(size) + lax.iota(index, size)
+
+
+def load(ref, offsets, inside=None):
+    """The elements at ``offsets``, +0 where ``inside`` is False."""
+    _check(offsets)
+    if inside is None:
+        return triton.load(ref.at[offsets])
+    return triton.load(ref.at[offsets], mask=inside, other=np.zeros((), ref.dtype)[()])
+
+
+def store(ref, offsets, tile, inside, interpret: bool):
+    """The elements of ``tile`` where ``inside`` is True or None, to memory."""
+    _check(offsets)
+    if interpret and inside is not None:
+        # It writes what was there where ``inside`` is False, even over what others write; behind
+        # the array it writes nothing.
+        offsets = lax.select(inside, offsets, lax.full_like(offsets, ref.shape[0]))
+        inside = None
+    triton.store(ref.at[offsets], tile, mask=inside)
+
+
+def _check(tile) -> None:
+    """Triton's restriction, which interpreted kernels would not have."""
+    assert all(size & (size - 1) == 0 for size in tile.shape), tile.shape
+
+
+def compute_capability() -> int | None:
+    """Of the GPU that is compiled for, 80 for 8.0; None where Pallas has nothing to tell it."""
+    if hasattr(triton, "get_gpu_info"):
+        try:
+            return triton.get_gpu_info().compute_capability
+        except (ValueError, RuntimeError):
+            return None
+    try:
+        device, *_ = jax.local_devices(backend="cuda")
+    except RuntimeError:
+        return 90  # what Pallas of jax 0.10 compiles for then
+    return int(device.compute_capability.replace(".", ""))
+
+
+def call(
+    kernel, shape, grid: int, operands, *, warps: int, stages: int = 3, into=None, interpret=False
+):
+    """The float32 array of ``shape`` that ``grid`` programs of ``kernel(*operands, out)`` fill.
+
+    ``into`` is an array of that shape to be overwritten, of which the kernel writes a part.
+    """
+    # Every lowering warns, from jax 0.11 on.
+    warnings.filterwarnings("ignore", "The Pallas Triton backend", DeprecationWarning)
+    flat = [lax.reshape(x, (x.size,)) for x in operands]
+    aliases = {}
+    if into is not None:
+        aliases = {len(flat): 0}
+        flat.append(lax.reshape(into, (into.size,)))
+
+    def flat_kernel(*refs):
+        kernel(*refs[: len(operands)], refs[-1])
+
+    size = int(np.prod(shape, dtype=np.int64))
+    out = pallas.pallas_call(
+        flat_kernel,
+        out_shape=jax.ShapeDtypeStruct((size,), np.float32),
+        grid=(grid,),
+        input_output_aliases=aliases,
+        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=stages),
+        interpret=interpret,
+        name=kernel.__name__,
+    )(*flat)
+    return lax.reshape(out, shape)
+
+
+# --- sums of products, in an accumulator of binary32 with gradual underflow -------------
+
+
+def accumulator(shape, interpret: bool):
+    """Zeros."""
+    return lax.full(shape, 0, np.float64 if interpret else np.float32)
+
+
+def result(sums):
+    """An accumulator as canonical float32."""
+    return canonical.to_float32(sums) if sums.dtype == np.float64 else canonical.guard(sums)
+
+
+def fma(a, b, sums):
+    """The fused multiply-add of tiles of one shape."""
+    if sums.dtype == np.float64:
+        return fma_step(canonical.to_float64(a), canonical.to_float64(b), sums)
+    (out,) = triton.elementwise_inline_asm(
+        "fma.rn.f32 $0, $1, $2, $3;",
+        args=[a, b, sums],
+        constraints="=f,f,f,f",
+        pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(sums.shape, sums.dtype)],
+    )
+    return out
+
+
+def dot_fma(a, b, sums):
+    """``sums[i, j] = fma(a[i, k], b[k, j], sums[i, j])`` for all k, ascending.
+
+    Triton makes of a float32 product in full precision one chain of ``fma.rn.f32`` for each
+    element, and the addition of ``sums`` its first operand.  Neither is documented: it is what
+    the PTX says, of every supported version (docs/architecture.md).
+    """
+    if sums.dtype != np.float64:
+        return sums + lax.dot_general(
+            a, b, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST
+        )
+
+    def step(k, sums):
+        x = lax.dynamic_slice_in_dim(a, k, 1, 1)
+        y = lax.dynamic_slice_in_dim(b, k, 1, 0)
+        return fma(*(lax.broadcast_in_dim(z, sums.shape, (0, 1)) for z in (x, y)), sums)
+
+    return lax.fori_loop(np.int32(0), np.int32(a.shape[1]), step, sums)
