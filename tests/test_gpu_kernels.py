@@ -17,7 +17,8 @@ import reference
 from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, KERNEL, assert_same_bits, with_gradients
 
 import repjax
-from repjax.primitives.contract import native, order_independent
+from repjax.primitives import native
+from repjax.primitives.contract import order_independent
 from repjax.primitives.gpu import contractions, sums, triton
 from repjax.primitives.reduce import cumulative
 from repjax.primitives.reduce import sums as reduce_sums
@@ -179,7 +180,11 @@ def test_digits_are_exact():
         lhs[rng.random(lhs.shape) < 0.3], rhs[rng.random(rhs.shape) < 0.3] = most, -most
         with jax.enable_x64(True):
             actual = jax.jit(
-                functools.partial(order_independent.digit_dot, dimension_numbers=numbers)
+                functools.partial(
+                    order_independent.digit_dot,
+                    dimension_numbers=numbers,
+                    dot_of_integers=functools.partial(contractions.dot_of_integers, interpret=True),
+                )
             )(lhs, rhs)
             integers = (x.astype(np.int64) for x in (lhs, rhs))
             expected = jax.lax.dot_general(*integers, numbers)

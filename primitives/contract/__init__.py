@@ -55,22 +55,25 @@ def _in_order(bodies):
 
 
 def _define(name, stock, bodies, on_cpu, axes):
-    def in_parts(kernels):
-        return {
-            order: partitioned(kernel, functools.partial(axes, contraction=order))
-            for order, kernel in kernels.items()
-        }
+    def in_parts(kernel, order, axes=axes):
+        return partitioned(kernel, functools.partial(axes, contraction=order))
 
-    kernels = _in_order(in_parts(on_cpu))
+    kernels = _in_order({order: in_parts(kernel, order) for order, kernel in on_cpu.items()})
 
     def on_gpu():
         from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
 
-        digits = functools.partial(
-            bodies["order_independent"], exact_dot=order_independent.digit_dot
+        # Integers are the same in any order, and their columns have no exponents.
+        dot = in_parts(contractions.dot_of_integers, "sequential", problems.axes_of_dot_general)
+        exact_dot = functools.partial(order_independent.digit_dot, dot_of_integers=dot)
+        return _in_order(
+            {
+                "sequential": in_parts(getattr(contractions, name), "sequential"),
+                "order_independent": functools.partial(
+                    bodies["order_independent"], exact_dot=exact_dot
+                ),
+            }
         )
-        kernel = in_parts({"sequential": getattr(contractions, name)})
-        return _in_order({**kernel, "order_independent": digits})
 
     return define(
         name,

@@ -191,8 +191,8 @@ def _exact_dot(lhs, rhs, dimension_numbers):
 _DIGIT_BLOCK = 1 << 15
 
 
-def digit_dot(lhs, rhs, dimension_numbers):
-    """:func:`_exact_dot` on the integer matrix units of GPUs.
+def digit_dot(lhs, rhs, dimension_numbers, *, dot_of_integers):
+    """:func:`_exact_dot` by ``dot_of_integers``, a ``dot_general`` of int8 in int32.
 
     Each integer is three digits of 8 bits with a sign, d[0] + 2**8 d[1] + 2**16 d[2].  The
     products of digits with one sum of indices are added as terms of one int8 product in int32.
@@ -215,7 +215,7 @@ def digit_dot(lhs, rhs, dimension_numbers):
             low, high = max(0, weight - 2), min(2, weight)  # the digits of lhs
             a = lhs[..., low * terms : (high + 1) * terms]
             b = rhs[..., (2 - weight + low) * terms : (3 - weight + high) * terms]
-            part = lax.dot_general(a, b, numbers, preferred_element_type=np.int32)
+            part = dot_of_integers(a, b, dimension_numbers=numbers)
             part = lax.shift_left(lax.convert_element_type(part, np.int64), np.int64(8 * weight))
             total = part if total is None else total + part
         return total

@@ -124,7 +124,7 @@ def _thin_kernel(strides: _Strides, block: int, interpret: bool):
     return thin
 
 
-def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, interpret: bool):
+def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers, interpret: bool):
     """Each program computes a tile of outputs, from ``terms`` of each at a time."""
     index, m, n, k = strides.index, strides.m, strides.n, strides.k
     of_m, of_n = _count(m, shape[0]), _count(n, shape[1])
@@ -155,7 +155,7 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, interpre
         x, y, o = (a + f for a, f in zip(strides.of(group, "g"), strides.first, strict=True))
         x, o_rows = x + _offset(i, strides.lhs["m"]), o + _offset(i, strides.out["m"])
         y, o_columns = y + _offset(j, strides.rhs["n"]), _offset(j, strides.out["n"])
-        sums = triton.accumulator(shape, interpret)
+        sums = lax.full(shape, 0, np.int32) if integers else triton.accumulator(shape, interpret)
         if start:
             s = _offset(group, strides.start["g"]) + _offset(j, strides.start["n"])
             values = triton.load(start[0], s).astype(sums.dtype)
@@ -171,13 +171,14 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, interpre
                 in_rhs = lax.broadcast_in_dim(there, (terms, shape[1]), (0,))
             a = triton.load(lhs, across(x, p), in_lhs)
             b = triton.load(rhs, across(q, y), in_rhs)
-            return triton.dot_fma(a, b, sums)
+            return triton.dot_integers(a, b, sums) if integers else triton.dot_fma(a, b, sums)
 
         sums = lax.fori_loop(np.int32(0), np.int32(_count(k, terms)), step, sums)
+        sums = sums if integers else triton.result(sums)
         inside = in_rows if in_columns is None else in_columns
         if in_rows is not None and in_columns is not None:
             inside = in_rows & in_columns
-        triton.store(out, across(o_rows, o_columns), triton.result(sums), inside, interpret)
+        triton.store(out, across(o_rows, o_columns), sums, inside, interpret)
 
     return tiles
 
@@ -192,16 +193,22 @@ def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fals
     g, m, n, k = problem.sizes
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
     warps = 4
-    if min(m, n) < _THIN and g * m * n >= _MANY:
+    integers = lhs.dtype == np.int8
+    if min(m, n) < _THIN and g * m * n >= _MANY and not integers:
         kernel, grid = _thin_kernel(strides, _BLOCK, interpret), _count(g * m * n, _BLOCK)
     else:
         tile = _tile(g, m, n)
         # Small tiles take more terms at a time: otherwise the next would not be there in time.
         terms = _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
-        kernel = _tile_kernel(strides, tile, terms, interpret)
+        if integers:  # of a quarter of the size
+            terms = max(2 * terms, 32)
+        kernel = _tile_kernel(strides, tile, terms, integers, interpret)
         grid = g * _count(m, tile[0]) * _count(n, tile[1])
         warps = 8 if tile == _TILES[0] else warps
-    return triton.call(kernel, shape, grid, operands, warps=warps, into=into, interpret=interpret)
+    dtype = np.int32 if integers else np.float32
+    return triton.call(
+        kernel, shape, grid, operands, warps=warps, into=into, dtype=dtype, interpret=interpret
+    )
 
 
 def _divmod(x, y: int):
@@ -232,6 +239,12 @@ def dot_general(lhs, rhs, *, dimension_numbers, interpret=False):
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     if 0 in (*shape, *problem.sizes):
         return lax.full(shape, 0, np.float32)
+    return _contract(lhs, rhs, shape, problem, interpret=interpret)
+
+
+def dot_of_integers(lhs, rhs, *, dimension_numbers, interpret=False):
+    """The int32 ``dot_general`` of int8 arrays, neither of them empty."""
+    shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     return _contract(lhs, rhs, shape, problem, interpret=interpret)
 
 

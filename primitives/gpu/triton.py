@@ -73,9 +73,18 @@ def compute_capability() -> int | None:
 
 
 def call(
-    kernel, shape, grid: int, operands, *, warps: int, stages: int = 3, into=None, interpret=False
+    kernel,
+    shape,
+    grid: int,
+    operands,
+    *,
+    warps: int,
+    stages: int = 3,
+    into=None,
+    dtype=np.float32,
+    interpret=False,
 ):
-    """The float32 array of ``shape`` that ``grid`` programs of ``kernel(*operands, out)`` fill.
+    """The array of ``shape`` that ``grid`` programs of ``kernel(*operands, out)`` fill.
 
     ``into`` is an array of that shape to be overwritten, of which the kernel writes a part.
     """
@@ -93,7 +102,7 @@ def call(
     size = int(np.prod(shape, dtype=np.int64))
     out = pallas.pallas_call(
         flat_kernel,
-        out_shape=jax.ShapeDtypeStruct((size,), np.float32),
+        out_shape=jax.ShapeDtypeStruct((size,), dtype),
         grid=(grid,),
         input_output_aliases=aliases,
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=stages),
@@ -148,3 +157,14 @@ def dot_fma(a, b, sums):
         return fma(*(lax.broadcast_in_dim(z, sums.shape, (0, 1)) for z in (x, y)), sums)
 
     return lax.fori_loop(np.int32(0), np.int32(a.shape[1]), step, sums)
+
+
+def dot_integers(a, b, sums):
+    """``sums + a @ b`` in int32, of int8 tiles with at least 32 terms.
+
+    With 16, which XLA gives Triton for int8 products of its own, the terms are counted twice
+    (jax 0.11.2): one more reason not to leave them to it.
+    """
+    assert a.shape[1] >= 32, a.shape
+    numbers = (((1,), (0,)), ((), ()))
+    return sums + lax.dot_general(a, b, numbers, preferred_element_type=np.int32)
