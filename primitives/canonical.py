@@ -97,17 +97,6 @@ def _const(i, value: int):
     return lax.full_like(i, value)
 
 
-def _magnitude(x):
-    """The bits as unsigned integers, and the magnitude in them times two.
-
-    Twice the bits have no sign, and a sum is an operation less than a mask and its constant:
-    a deep network has thousands of guards, and XLA's passes go through all their operations.
-    """
-    f = format_of(x)
-    i = lax.bitcast_convert_type(x, f"uint{np.iinfo(f.int_dtype).bits}")
-    return f, i, i + i
-
-
 def _zero_where(condition, i):
     return lax.select(condition, _const(i, 0), i)
 
@@ -118,28 +107,33 @@ def guard(x):
     The result of every rounded operation except add and subtract passes through
     here.  NaNs keep their payload; see :func:`canonicalize`.
     """
-    f, i, magnitude = _magnitude(x)
-    return from_bits(_zero_where(lax.le(magnitude, _const(i, 2 * f.tiny)), i), x.dtype)
+    f = format_of(x)
+    i = bits(x)
+    return from_bits(_zero_where(lax.le(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
 
 
 def flush(x):
     """Canonical zero wherever ``x`` is -0 or subnormal; the guard of add and subtract."""
-    f, i, magnitude = _magnitude(x)
-    return from_bits(_zero_where(lax.lt(magnitude, _const(i, 2 * f.tiny)), i), x.dtype)
+    f = format_of(x)
+    i = bits(x)
+    return from_bits(_zero_where(lax.lt(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
 
 
 def canonicalize(x):
     """The canonical value of any bit pattern: :func:`flush`, and one NaN."""
-    f, i, magnitude = _magnitude(x)
-    i = _zero_where(lax.lt(magnitude, _const(i, 2 * f.tiny)), i)
-    i = lax.select(lax.gt(magnitude, _const(i, 2 * f.infinity)), _const(i, f.nan), i)
+    f = format_of(x)
+    i = bits(x)
+    magnitude = i & _const(i, f.magnitude)
+    i = _zero_where(lax.lt(magnitude, _const(i, f.tiny)), i)
+    i = lax.select(lax.gt(magnitude, _const(i, f.infinity)), _const(i, f.nan), i)
     return from_bits(i, x.dtype)
 
 
 def is_nan(x):
     """Where ``x`` is NaN, decided on the bits (a float comparison may be folded)."""
-    f, i, magnitude = _magnitude(x)
-    return lax.gt(magnitude, _const(i, 2 * f.infinity))
+    f = format_of(x)
+    i = bits(x)
+    return lax.gt(i & _const(i, f.magnitude), _const(i, f.infinity))
 
 
 def broadcast(*arrays):
