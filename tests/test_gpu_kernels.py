@@ -14,10 +14,11 @@ import jax
 import numpy as np
 import pytest
 import reference
+from jax._src import dispatch
 from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, KERNEL, assert_same_bits, with_gradients
 
 import repjax
-from repjax.primitives import native
+from repjax.primitives import contract, native
 from repjax.primitives.contract import order_independent
 from repjax.primitives.gpu import contractions, sums, triton
 from repjax.primitives.reduce import cumulative
@@ -192,6 +193,14 @@ def test_digits_are_exact():
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.fixture
+def for_one_device(monkeypatch):
+    """Kernels that are not split, for which lowering would have to have the devices."""
+    monkeypatch.setattr(dispatch, "prim_requires_devices_during_lowering", set())
+    for module in (contract, reduce_sums, cumulative):
+        monkeypatch.setattr(module, "partitioned", lambda kernel, axes: kernel)
+
+
 @contextlib.contextmanager
 def compiling_for(kind):
     """Lowering is told of a GPU that is not there."""
@@ -230,6 +239,7 @@ LOWERED = {
 }
 
 
+@pytest.mark.usefixtures("for_one_device")
 @pytest.mark.parametrize("name", LOWERED)
 def test_the_primitives_use_them(name):
     with compiling_for("NVIDIA H100"):

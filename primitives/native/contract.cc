@@ -8,7 +8,7 @@
 // may change the order of a chain, split it, or round it otherwise than an IEEE fma does.
 //
 // The same for integers held by float64, whose sums are int64: the exact products of
-// repjax.primitives.contract.order_independent.
+// order_independent.cc.
 
 #include "contract.h"
 #include "instruction_sets.h"
@@ -32,13 +32,6 @@ namespace {
 
 const Chains<float, float>& chains(const InstructionSet& set, float) { return set.floats; }
 const Chains<double, int64_t>& chains(const InstructionSet& set, double) { return set.integers; }
-
-bool contiguous(const int64_t* offsets, int64_t count) {
-  for (int64_t i = 1; i < count; ++i) {
-    if (offsets[i] != offsets[0] + i) return false;
-  }
-  return true;
-}
 
 // XLA's threads flush subnormals; inside a chain they count.
 class IeeeArithmetic {

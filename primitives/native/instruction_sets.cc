@@ -17,13 +17,6 @@
 namespace repjax {
 namespace {
 
-bool contiguous(const int64_t* offsets, int64_t count) {
-  for (int64_t i = 1; i < count; ++i) {
-    if (offsets[i] != offsets[0] + i) return false;
-  }
-  return true;
-}
-
 // Four elements of two vectors of four.
 template <int i, int j, int k, int l, class Four>
 inline Four shuffle(Four x, Four y) {

@@ -63,5 +63,11 @@ struct InstructionSet {
 // The one that is used.
 const InstructionSet& instruction_set();
 
+inline bool contiguous(const int64_t* offsets, int64_t count) {
+  for (int64_t i = 1; i < count; ++i) {
+    if (offsets[i] != offsets[0] + i) return false;
+  }
+  return true;
+}
 
 }  // namespace repjax

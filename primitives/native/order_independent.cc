@@ -99,7 +99,7 @@ struct Machine {
   void parts(const Layout& x, int64_t wanted, Block block) const {
     const int64_t useful = std::max<int64_t>(1, x.outer_size * x.run / kBlock);
     const int64_t count = std::min({wanted, useful, x.outer_size});
-    in_parallel(pool, std::min(threads, count), count, [=](int64_t i) {
+    in_parallel(pool, std::min(threads, count), count, [=, &x](int64_t i) {
       block(i * x.outer_size / count, (i + 1) * x.outer_size / count);
     });
   }
