@@ -9,14 +9,14 @@ from setuptools import Extension, setup
 jaxlib = importlib.util.find_spec("jaxlib")
 headers = [f"-isystem{pathlib.Path(jaxlib.origin).parent / 'include'}"] if jaxlib else []
 options = ["-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi"]
-folder = "primitives/native"
+folder = pathlib.Path("primitives/native")
 
 setup(
     ext_modules=[
         Extension(
             "repjax.primitives._native",
-            [f"{folder}/{name}.cc" for name in ("contract", "sums", "instruction_sets")],
-            depends=[str(path) for path in pathlib.Path(folder).glob("*.h")],
+            sorted(str(path) for path in folder.glob("*.cc")),
+            depends=[str(path) for path in folder.glob("*.h")],
             extra_compile_args=[*headers, *options],
             extra_link_args=["-static-libstdc++", "-static-libgcc"],
             optional=True,
