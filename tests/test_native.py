@@ -148,6 +148,11 @@ def loading(monkeypatch):
     native.in_use()
 
 
+def test_what_was_compiled_is_loaded():
+    """Otherwise the tests of the kernels would be skipped without a word."""
+    assert native.instruction_sets() or not native._LIBRARY.exists(), native._load()
+
+
 def test_without_a_compiled_kernel(loading, tmp_path):
     loading.setattr(native, "_LIBRARY", tmp_path / "nothing")
     loading.delenv("REPJAX_NATIVE", raising=False)
