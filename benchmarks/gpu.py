@@ -37,7 +37,7 @@ from jax import lax
 import repjax
 from repjax.primitives.interpret import ACCUMULATIONS, CONTRACTIONS, Context, interpret_closed
 from repjax.verify import conformance
-from repjax.verify.prove import UsageError, write_json
+from repjax.verify.prove import UsageError
 
 HIGHEST, TF32 = "plain, HIGHEST", "plain, TF32"
 
@@ -287,12 +287,6 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(output: pathlib.Path, report: dict[str, Any]) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(output.with_name(output.name + ".json"), report)
-    output.with_name(output.name + ".md").write_text(markdown(report))
-
-
 def find_device(platform: str):
     """The device, or SystemExit with one sentence."""
     if platform == "cpu":
@@ -354,11 +348,11 @@ def main() -> None:
         if time.monotonic() > deadline:
             break
         if arguments.output:
-            write(arguments.output, report)
+            conformance.write(arguments.output, report, markdown(report))
     else:
         report["finished"] = True
     if arguments.output:
-        write(arguments.output, report)
+        conformance.write(arguments.output, report, markdown(report))
     print("\n" + markdown(report))
 
 

@@ -1115,8 +1115,8 @@ def run(program: Program, *arguments) -> Run:
 
 # --- the command --------------------------------------------------------------------------
 
-#: Integers in float64 whose products and sums stay below 2**53: exact fused or not, and in any
-#: order.  The emulator checks that they are such integers.
+#: Signs in float64, whose sums stay below 2**53: exact fused or not, and in any order.  The
+#: emulator checks that they are integers.
 _EXACT = r"mma\.sync\.\S*\.f64\.f64\.f64\.f64|fma\.rn\.f64"
 #: The opcodes that algorithms ask for, by the start of a case's name; no others may be found.
 ALLOWED = {

@@ -24,13 +24,13 @@ import jax
 import numpy as np
 
 import repjax
+from repjax.primitives import gpu
 from repjax.verify import vectors
 from repjax.verify.digest import digest, leaves, show
-from repjax.verify.prove import UsageError, write_json
+from repjax.verify.prove import UsageError, write_json, write_text
 
 GOLDENS = pathlib.Path(__file__).with_suffix(".json")
 HARD_INPUTS = pathlib.Path(__file__).parents[2] / "tests" / "data" / "hard_inputs"
-OLDEST = (8, 0)  # compute capability
 
 
 def check_device(device) -> None:
@@ -47,10 +47,10 @@ def check_device(device) -> None:
             f"expected a CPU or an NVIDIA GPU, received {device.device_kind} "
             f"({device.platform}), for which repjax has no kernels; set JAX_PLATFORMS=cpu"
         )
-    if tuple(map(int, version.split("."))) < OLDEST:
+    if int(version.replace(".", "")) < gpu.OLDEST:
         raise UsageError(
-            f"expected an NVIDIA GPU of compute capability 8.0 (A100) or newer, received "
-            f"{device.device_kind} of {version}; set JAX_PLATFORMS=cpu"
+            f"expected an NVIDIA GPU of compute capability {gpu.OLDEST / 10} (A100) or newer, "
+            f"received {device.device_kind} of {version}; set JAX_PLATFORMS=cpu"
         )
 
 
@@ -202,13 +202,10 @@ def _total(rows, wanted: int) -> str:
     return text if len(rows) == wanted else f"{text}; unfinished, {wanted} cases were to run"
 
 
-def write(path: pathlib.Path, report: dict[str, Any]) -> None:
+def write(path: pathlib.Path, report: dict[str, Any], page: str) -> None:
     """``path`` with .json and .md, each written atomically."""
     write_json(path.with_name(path.name + ".json"), report)
-    page = path.with_name(path.name + ".md")
-    temporary = page.with_name(f"{page.name}.{os.getpid()}.tmp")
-    temporary.write_text(markdown(report))
-    os.replace(temporary, page)
+    write_text(path.with_name(path.name + ".md"), page)
 
 
 # --- the command ------------------------------------------------------------------------
@@ -262,7 +259,7 @@ def _compare(arguments, device) -> int:
         result = "same" if row["same"] else f"DIFFERENT: {row['reason']}"
         print(f"{number}/{len(chosen)} {case.name}: {result}", flush=True)
         if arguments.output:  # after every case, so that an interruption loses nothing
-            write(arguments.output, report)
+            write(arguments.output, report, markdown(report))
     print(f"{device.device_kind}: {report['total']}")
     return 0 if all(row["same"] for row in report["cases"].values()) else 1
 

@@ -218,12 +218,17 @@ def certificate(head: dict[str, Any], blocks: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
+def write_text(path: pathlib.Path, text: str) -> None:
     """Write atomically: the file is the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.write_text(text)
     os.replace(temporary, path)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """:func:`write_text` of a value as JSON."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 @contextlib.contextmanager
