@@ -10,6 +10,10 @@ A certificate is about one compiled program: one function, version of JAX and in
 set.  That other programs agree, where the compiler may contract multiply-adds elsewhere,
 is what the bounds in ``primitives/elementary`` and ``tests/test_elementary.py`` are for.
 
+A program whose results are those of a proven one, bit for bit, is proven as well, and
+hashing results is much faster than asking the oracle: ``--by-digest`` proves that way
+wherever the folder has a certificate of the same function and inputs.
+
 **Digest, format 1.**  The results' bits, 32-bit little-endian, in the order of the inputs,
 are cut into blocks of 2**22, the last one shorter; the digest is the SHA-256 of the
 concatenated SHA-256 digests of the blocks.
@@ -50,6 +54,8 @@ LISTED = 20
 #: XLA's names of instruction sets, and the CPU flag without which they mean less.
 ISAS = {"SSE4_2": "sse4_2", "AVX": "avx", "AVX2": "avx2", "AVX512": "avx512f"}
 SAVE_SECONDS = 10.0
+#: What certificates agree in that may be proven by one digest.
+SAME_CLAIM = ("function", "format", "claim", "contract_version", "inputs")
 
 CLAIM = (
     "repjax.lax.{name}(x) is {name}(x) rounded to float32, to nearest even, then canonical, "
@@ -164,6 +170,19 @@ def _contracts() -> bool:
     return bool(np.asarray(y).any())  # 2**-24 is lost unless they are fused
 
 
+def _run_block(name: str, inputs: range, size: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """The inputs' bits, the compiled function's results' bits, and the SHA-256 of the latter."""
+    patterns = np.arange(inputs.start, inputs.stop, inputs.step, np.uint64).astype(np.uint32)
+    results = np.asarray(compiled(name)(np.resize(patterns, size).view(np.float32)))
+    results = results.view(np.uint32)[: len(patterns)]
+    return patterns, results, hashlib.sha256(results.astype("<u4", copy=False)).hexdigest()
+
+
+def hash_block(name: str, inputs: range, size: int) -> dict[str, Any]:
+    """:func:`check_block` without the oracle: the digest alone."""
+    return {"misrounded": 0, "sha256": _run_block(name, inputs, size)[2]}
+
+
 def check_block(name: str, inputs: range, size: int) -> dict[str, Any]:
     """Compare the compiled function with the oracle on some inputs.
 
@@ -176,9 +195,7 @@ def check_block(name: str, inputs: range, size: int) -> dict[str, Any]:
       Counts, the first misrounded inputs, and the SHA-256 digest of the results' bits.
     """
     function = oracle.function(name)
-    patterns = np.arange(inputs.start, inputs.stop, inputs.step, np.uint64).astype(np.uint32)
-    results = np.asarray(compiled(name)(np.resize(patterns, size).view(np.float32)))
-    results = results.view(np.uint32)[: len(patterns)]
+    patterns, results, digest = _run_block(name, inputs, size)
     tally = {"misrounded": 0, "first": [], "by_mpfr": 0, "audited": 0, "reference_error": 0.0}
     for i in range(0, len(patterns), CHUNK):
         x, received = patterns[i : i + CHUNK], results[i : i + CHUNK]
@@ -191,8 +208,7 @@ def check_block(name: str, inputs: range, size: int) -> dict[str, Any]:
         tally["by_mpfr"] += wanted.by_mpfr
         tally["audited"] += wanted.audited
         tally["reference_error"] = max(tally["reference_error"], wanted.reference_error)
-    tally["sha256"] = hashlib.sha256(results.astype("<u4", copy=False)).hexdigest()
-    return tally
+    return {**tally, "sha256": digest}
 
 
 # --- in the parent --------------------------------------------------------------------
@@ -201,7 +217,6 @@ def check_block(name: str, inputs: range, size: int) -> dict[str, Any]:
 def certificate(head: dict[str, Any], blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """The certificate of a proof from its description and the tallies of its blocks."""
     total = {key: sum(b[key] for b in blocks) for key in ("misrounded", "by_mpfr", "audited")}
-    digest = hashlib.sha256(b"".join(bytes.fromhex(b["sha256"]) for b in blocks))
     return {
         **head,
         "misrounded": total["misrounded"],
@@ -214,8 +229,20 @@ def certificate(head: dict[str, Any], blocks: list[dict[str, Any]]) -> dict[str,
             "count": total["audited"],
             "largest_reference_error_ulp64": round(max(b["reference_error"] for b in blocks), 3),
         },
-        "results": {"format": 1, "block": BLOCK, "sha256": digest.hexdigest()},
+        "results": _digest(blocks),
     }
+
+
+def _digest(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    digest = hashlib.sha256(b"".join(bytes.fromhex(b["sha256"]) for b in blocks))
+    return {"format": 1, "block": BLOCK, "sha256": digest.hexdigest()}
+
+
+def _by_digest(head: dict[str, Any], proven: dict[str, Any]) -> dict[str, Any]:
+    """The certificate of a program with the results of a proven one."""
+    # The oracle was asked for that proof, by its libraries.
+    versions = {key: proven["versions"][key] for key in oracle.versions()}
+    return {**proven, **head, "versions": {**head["versions"], **versions}}
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -275,6 +302,7 @@ def prove(
     state: pathlib.Path | None = None,
     resume: bool = False,
     known: dict[str, Any] | None = None,
+    proven: dict[str, Any] | None = None,
     report: Callable[[int, int], None] = lambda done, misrounded: None,
 ) -> dict[str, Any]:
     """Compare a compiled function with the oracle over a walk; see the module.
@@ -287,6 +315,8 @@ def prove(
       state: a file for what has been done, removed at the end; None for none.
       resume: go on from the state, if there is one.
       known: a certificate, returned as it is if it is the one of this very proof.
+      proven: a certificate of another program for the same function and inputs: the oracle is
+        asked only if the results differ.
       report: called with the numbers of inputs done and misrounded so far.
 
     Returns:
@@ -309,43 +339,56 @@ def prove(
         head = pool.submit(describe, name, walk, isa).result()
         if known is not None and {key: known.get(key) for key in head} == head:
             return known
+        if proven is not None and all(proven[key] == head[key] for key in SAME_CLAIM):
+            hashed: dict[int, Any] = {}
+            _run_blocks(pool, processes, hash_block, name, pieces, hashed, report)
+            if _digest([hashed[i] for i in range(len(pieces))]) == proven["results"]:
+                return _by_digest(head, proven)
         done = _load(state, head) if resume and state else {}
-        todo = iter([i for i in range(len(pieces)) if i not in done])
-        running: dict[concurrent.futures.Future, int] = {}
         saved = time.monotonic()
-
-        def start():
-            if (i := next(todo, None)) is not None:
-                running[pool.submit(check_block, name, pieces[i], len(pieces[0]))] = i
 
         def save():
             if state is not None:
                 write_json(state, {"head": head, "blocks": done})
 
+        def report_and_save(inputs, misrounded):
+            nonlocal saved
+            report(inputs, misrounded)
+            if time.monotonic() - saved > SAVE_SECONDS:
+                save()
+                saved = time.monotonic()
+
         try:
-            for _ in range(processes):
-                start()
-            while True:
-                report(
-                    sum(len(pieces[i]) for i in done), sum(b["misrounded"] for b in done.values())
-                )
-                if not running:
-                    break
-                finished, _ = concurrent.futures.wait(
-                    running, return_when=concurrent.futures.FIRST_COMPLETED
-                )
-                for future in finished:
-                    done[running.pop(future)] = future.result()
-                    start()
-                if time.monotonic() - saved > SAVE_SECONDS:
-                    save()
-                    saved = time.monotonic()
+            _run_blocks(pool, processes, check_block, name, pieces, done, report_and_save)
         except BaseException:
             save()
             raise
     if state is not None:
         state.unlink(missing_ok=True)
     return certificate(head, [done[i] for i in range(len(pieces))])
+
+
+def _run_blocks(pool, processes: int, function, name: str, pieces, done, report) -> None:
+    """``done[i] = function(name, pieces[i], size)`` for all i that are missing, in ``pool``."""
+    todo = iter([i for i in range(len(pieces)) if i not in done])
+    running: dict[concurrent.futures.Future, int] = {}
+
+    def start():
+        if (i := next(todo, None)) is not None:
+            running[pool.submit(function, name, pieces[i], len(pieces[0]))] = i
+
+    for _ in range(processes):
+        start()
+    while True:
+        report(sum(len(pieces[i]) for i in done), sum(b["misrounded"] for b in done.values()))
+        if not running:
+            return
+        finished, _ = concurrent.futures.wait(
+            running, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        for future in finished:
+            done[running.pop(future)] = future.result()
+            start()
 
 
 def _load(state: pathlib.Path, head: dict[str, Any]) -> dict[int, Any]:
@@ -395,6 +438,12 @@ def add_command(commands) -> None:
         "--resume", action="store_true", help="go on with interrupted proofs, skip finished ones"
     )
     parser.add_argument(
+        "--by-digest",
+        action="store_true",
+        help="where the folder has a certificate of the same inputs, for any instruction set or "
+        "an older program, only compare the digests of the results",
+    )
+    parser.add_argument(
         "--output",
         type=pathlib.Path,
         default=pathlib.Path("docs/proofs"),
@@ -434,12 +483,14 @@ def _names(arguments) -> list[str]:
 
 def _prove_one(name, isa, arguments) -> int:
     walk = make_walk(arguments.range and tuple(arguments.range), arguments.sample)
-    label = f"{name}-{isa or 'native'}"
+    inputs = ""
     if len(walk) < 2**oracle.FLOAT32.width:
-        label += f"-{walk.start:08x}-{walk.stop:08x}-{walk.step}"
+        inputs = f"-{walk.start:08x}-{walk.stop:08x}-{walk.step}"
+    label = f"{name}-{isa or 'native'}{inputs}"
     path = arguments.output / f"{label}.json"
     state = arguments.output / ".state" / path.name
     known = json.loads(path.read_text()) if arguments.resume and path.exists() else None
+    proven = _find_proven(arguments.output, name, inputs) if arguments.by_digest else None
     with _progress(label, len(walk)) as report:
         found = prove(
             name,
@@ -449,6 +500,7 @@ def _prove_one(name, isa, arguments) -> int:
             state=state,
             resume=arguments.resume,
             known=known,
+            proven=proven,
             report=report,
         )
     with contextlib.suppress(OSError):
@@ -460,6 +512,15 @@ def _prove_one(name, isa, arguments) -> int:
     for x in found["first_misrounded"]:
         print(f"  {name}({x['input']}): expected {x['expected']}, received {x['received']}")
     return 1 if found["misrounded"] else 0
+
+
+def _find_proven(folder: pathlib.Path, name: str, inputs: str) -> dict[str, Any] | None:
+    """A certificate without misrounded results, for whatever instruction set."""
+    for isa in (*ISAS, "native"):
+        path = folder / f"{name}-{isa}{inputs}.json"
+        if path.exists() and not (proven := json.loads(path.read_text()))["misrounded"]:
+            return proven
+    return None
 
 
 @contextlib.contextmanager
