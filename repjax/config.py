@@ -22,7 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
+import warnings
+import weakref
 from collections.abc import Iterator
 
 import jax
@@ -36,6 +39,7 @@ from repjax import rewrite
 from repjax.primitives.arithmetic import FORMATS
 from repjax.primitives.elementary import DERIVATIVES
 from repjax.primitives.interpret import (
+    PREFIX,
     RefusedError,
     check_accumulation,
     check_contraction,
@@ -166,6 +170,7 @@ def install() -> None:
         if pxla.lower_sharding_computation is _lower:
             return
         pxla.lower_sharding_computation = _lower
+        jax.stages.Compiled.__call__ = _call
     with _state(State(enabled=True)):
         x = jax.numpy.float32(1)
         canaries = {
@@ -184,6 +189,28 @@ def install() -> None:
                 f"repjax, received an unchecked one ({name}); use @repjax.reproducible, which "
                 "needs no hook, or a version of jax that repjax is tested with (see the README)"
             )
+
+
+# --- what was compiled before ------------------------------------------------------------
+
+_stock_call = jax.stages.Compiled.__call__
+_known: weakref.WeakSet[jax.stages.Compiled] = weakref.WeakSet()
+#: A float array in HLO text, and the mark of a primitive of repjax.
+_FLOATS = re.compile(r"\b(f16|bf16|f32|f64)\[")
+
+
+def _call(compiled, *args, **kwargs):
+    """``Compiled.__call__``; warns, once, of a program without repjax where the switch is on."""
+    if state().enabled and compiled not in _known:
+        _known.add(compiled)
+        text = compiled.as_text() or ""
+        if _FLOATS.search(text) and PREFIX not in text:
+            warnings.warn(
+                "repjax_enable is on, but this program was compiled while it was off: its bits "
+                "are those of plain JAX; lower and compile it again",
+                stacklevel=2,
+            )
+    return _stock_call(compiled, *args, **kwargs)
 
 
 # --- derivatives that differ between versions of JAX ------------------------------------

@@ -230,6 +230,60 @@ def test_interrupted_command_goes_on_and_skips_what_is_finished(
     assert checked[3:] == [("log", i) for i in (0, 4096, 4096, 8192)]  # one was interrupted
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """The inputs that the oracle was asked for."""
+    starts = []
+
+    def check(name, inputs, size, original=prove.check_block):
+        starts.append(inputs.start)
+        return original(name, inputs, size)
+
+    monkeypatch.setattr(prove, "check_block", check)
+    return starts
+
+
+def test_a_program_with_proven_results_is_proven(in_process, asked, tmp_path):
+    arguments = ["exp", "--range", ONE, ONE + 9000, "--by-digest"]
+    assert command(*arguments, output=tmp_path) == 0
+    assert len(asked) == 3  # nothing was proven yet
+    (path,) = tmp_path.glob("*.json")
+    proven = json.loads(path.read_text())
+    # As if the program had been another, on another platform.
+    prove.write_json(tmp_path / path.name.replace("native", "AVX2"), {**proven, "program": None})
+    path.unlink()
+    assert command(*arguments, output=tmp_path) == 0
+    assert len(asked) == 3
+    assert json.loads(path.read_text()) == proven
+
+
+@pytest.mark.parametrize("key", ["results", "inputs", "claim", "misrounded"])
+def test_control_other_certificates_prove_nothing(in_process, asked, tmp_path, key):
+    walk = prove.make_walk((ONE, ONE + 5000))
+    proven = prove.prove("exp", walk)
+    asked.clear()
+    assert prove.prove("exp", walk, proven=proven) == proven and not asked
+    arguments = ["exp", "--range", ONE, ONE + 5000]
+    prove.write_json(tmp_path / f"exp-AVX2-{ONE:08x}-{ONE + 5000:08x}-1.json", {**proven, key: 7})
+    assert command(*arguments, "--by-digest", output=tmp_path) == 0
+    assert len(asked) == 2
+
+
+def test_control_a_flipped_bit_asks_the_oracle(in_process, recompiled, monkeypatch, asked):
+    walk = prove.make_walk((ONE, ONE + 5000))
+    proven = prove.prove("exp", walk)
+    asked.clear()
+    prove.compiled.cache_clear()
+
+    def flipped(x, exp=repjax.lax.exp, bits=jax.lax.bitcast_convert_type):
+        return bits(bits(exp(x), np.uint32) ^ (bits(x, np.uint32) == ONE + 99), np.float32)
+
+    monkeypatch.setattr(repjax.lax, "exp", flipped)
+    found = prove.prove("exp", walk, proven=proven)
+    assert len(asked) == 2
+    assert [x["input"] for x in found["first_misrounded"]] == [f"{ONE + 99:#010x}"]
+
+
 def test_state_of_another_proof_is_refused(in_process, tmp_path, capsys):
     state = tmp_path / ".state" / f"exp-native-{ONE:08x}-{ONE + 9:08x}-1.json"
     prove.write_json(state, {"head": {"function": "exp"}, "blocks": {}})

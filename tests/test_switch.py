@@ -124,10 +124,21 @@ def test_what_was_compiled_ahead_of_time_stays_as_it_was():
     off = jax.jit(function).lower(X).compile()
     with repjax.enabled():
         on = jax.jit(function).lower(X).compile()
-        stock = np.asarray(off(X))
+        with pytest.warns(UserWarning, match="compiled while it was off"):
+            stock = np.asarray(off(X))
+        assert_same_bits(on(X), OURS)
+        assert_same_bits(off(X), stock)  # and warns once only
     assert_same_bits(on(X), OURS)
     assert_same_bits(off(X), stock)
     assert not same_bits(stock, OURS)
+
+
+def test_no_warning_of_programs_that_are_reproducible_anyway():
+    integers = jax.jit(lambda i: i * 3 + 1).lower(np.arange(4)).compile()
+    ours = repjax.reproducible(function).lower(X).compile()
+    with repjax.enabled():
+        integers(np.arange(4))
+        assert_same_bits(ours(X), OURS)
 
 
 # --- threads --------------------------------------------------------------------------------
