@@ -13,9 +13,9 @@ current thread with :func:`enabled`.
 
 **How it works.**  The state is a JAX user context, which is part of the key of every
 tracing and compilation cache: toggling never serves a stale program.  One hook rewrites
-the final jaxpr, after autodiff, on its way to lowering
-(``jax._src.interpreters.pxla.lower_sharding_computation``).  The hook is private, so
-enabling it checks with canaries that it is alive, and refuses otherwise.
+the final jaxpr, after autodiff, on its way to lowering, where JAX has just turned
+references into values (``jax._src.interpreters.pxla._discharge_refs_jaxpr``).  The hook is
+private, so enabling it checks with canaries that it is alive, and refuses otherwise.
 """
 
 from __future__ import annotations
@@ -147,17 +147,18 @@ _add_option(
 
 # --- the hook -------------------------------------------------------------------------
 
-_stock_lower = pxla.lower_sharding_computation
+_stock_discharge = pxla._discharge_refs_jaxpr
 _canary_p = Primitive("canary_without_a_rule")
 _canary_p.def_abstract_eval(lambda x: x)
 _canary_p.def_impl(lambda x: jax.jit(_canary_p.bind)(x))
 mlir.register_lowering(_canary_p, lambda ctx, x: [x])
 
 
-def _lower(jaxpr, *args, **kwargs):
+def _discharge(*args):
+    jaxpr, *rest = _stock_discharge(*args)
     if state().enabled:
         jaxpr = rewrite.rewrite(jaxpr)
-    return _stock_lower(jaxpr, *args, **kwargs)
+    return (jaxpr, *rest)
 
 
 def install() -> None:
@@ -167,9 +168,9 @@ def install() -> None:
       RuntimeError: if a canary gets through.
     """
     with _lock:
-        if pxla.lower_sharding_computation is _lower:
+        if pxla._discharge_refs_jaxpr is _discharge:
             return
-        pxla.lower_sharding_computation = _lower
+        pxla._discharge_refs_jaxpr = _discharge
         jax.stages.Compiled.__call__ = _call
     with _state(State(enabled=True)):
         x = jax.numpy.float32(1)
@@ -183,7 +184,7 @@ def install() -> None:
                 canary()
             except RefusedError:
                 continue
-            pxla.lower_sharding_computation = _stock_lower
+            pxla._discharge_refs_jaxpr = _stock_discharge
             raise RuntimeError(
                 f"repjax_enable: expected jax {jax.__version__} to lower every program through "
                 f"repjax, received an unchecked one ({name}); use @repjax.reproducible, which "

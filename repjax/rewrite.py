@@ -14,6 +14,7 @@ import pathlib
 import traceback
 
 import jax
+from jax._src.state.discharge import discharge_state
 from jax.extend import source_info_util
 from jax.interpreters import partial_eval
 
@@ -37,7 +38,7 @@ def run(jaxpr, operands) -> list:
       RefusedError: listing every operation that has no reproducible form.
     """
     context = Context(differentiable=False, refusals=[])
-    inner, consts = open_jaxpr(jaxpr)
+    inner, consts = open_jaxpr(_without_references(jaxpr))
     # Versions of JAX differ in what they have removed by now.
     inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     results = interpret(
@@ -47,6 +48,19 @@ def run(jaxpr, operands) -> list:
         raise RefusedError(_report(context.refusals))
     results = [canonicalize(x) for x in results]
     return match_types(results, [v.aval for v in inner.outvars])
+
+
+def _without_references(jaxpr):
+    """The closed jaxpr with its references (``jax.new_ref``) turned into values, as JAX does."""
+    inner, consts = open_jaxpr(jaxpr)
+    if any(isinstance(x, jax.Ref) for x in consts):
+        raise TypeError(
+            "repjax.reproducible: expected arrays, received a reference (jax.new_ref) from outside "
+            "the function; pass its value and return the new one, or use repjax_enable instead"
+        )
+    if any("MutableArray" in type(effect).__name__ for effect in inner.effects):
+        return discharge_state(jaxpr)
+    return jaxpr
 
 
 def rewrite(jaxpr):

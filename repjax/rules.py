@@ -27,7 +27,7 @@ from repjax.primitives.interpret import (
 
 
 @rule(
-    *("jit", "pjit", "closed_call", "core_call", "composite", "custom_vmap_call"),
+    *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "composite", "custom_vmap_call"),
     *("custom_vjp_call", "custom_lin"),
     structural=True,
 )

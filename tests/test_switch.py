@@ -282,31 +282,31 @@ def test_gradients_follow_the_option():
 # --- the hook ---------------------------------------------------------------------------------
 
 
-def _bypass(jaxpr, *args, **kwargs):
-    return config._stock_lower(jaxpr, *args, **kwargs)
+def _bypass(*args):
+    return config._stock_discharge(*args)
 
 
 @pytest.mark.parametrize("enable", [lambda: switch(True), lambda: repjax.enabled().__enter__()])
 def test_a_dead_hook_is_noticed(enable, monkeypatch):
     """As if a version of JAX lowered programs by another function."""
-    monkeypatch.setattr(pxla, "lower_sharding_computation", config._stock_lower)
-    monkeypatch.setattr(config, "_lower", _bypass)
+    monkeypatch.setattr(pxla, "_discharge_refs_jaxpr", config._stock_discharge)
+    monkeypatch.setattr(config, "_discharge", _bypass)
     with pytest.raises(RuntimeError, match=r"expected jax .* use @repjax.reproducible"):
         enable()
-    assert pxla.lower_sharding_computation is config._stock_lower
+    assert pxla._discharge_refs_jaxpr is config._stock_discharge
     assert jax.config.repjax_enable is False
 
 
 def test_a_hook_that_reaches_only_some_programs_is_noticed(monkeypatch):
-    hooks = iter([config._lower])
+    hooks = iter([config._discharge])
 
-    def first_only(jaxpr, *args, **kwargs):
+    def first_only(jaxpr, *args):
         is_canary = config._canary_p.name in str(jaxpr)  # not the making of its operand
-        hook = next(hooks, config._stock_lower) if is_canary else config._stock_lower
-        return hook(jaxpr, *args, **kwargs)
+        hook = next(hooks, config._stock_discharge) if is_canary else config._stock_discharge
+        return hook(jaxpr, *args)
 
-    monkeypatch.setattr(pxla, "lower_sharding_computation", config._stock_lower)
-    monkeypatch.setattr(config, "_lower", first_only)
+    monkeypatch.setattr(pxla, "_discharge_refs_jaxpr", config._stock_discharge)
+    monkeypatch.setattr(config, "_discharge", first_only)
     with pytest.raises(RuntimeError, match=r"received an unchecked one \(jit\)"):
         switch(True)
 
@@ -314,7 +314,7 @@ def test_a_hook_that_reaches_only_some_programs_is_noticed(monkeypatch):
 def test_a_hook_removed_later_is_put_back(monkeypatch):
     switch(True)
     switch(False)
-    monkeypatch.setattr(pxla, "lower_sharding_computation", config._stock_lower)
+    monkeypatch.setattr(pxla, "_discharge_refs_jaxpr", config._stock_discharge)
     switch(True)
     assert_same_bits(jax.jit(lambda x: function(x))(X), OURS)
 
