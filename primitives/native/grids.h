@@ -60,7 +60,7 @@ struct Round {
       bits = (bits & 0x7F800000) == 0x7F800000 ? 0 : bits;
       float finite;
       __builtin_memcpy(&finite, &bits, sizeof bits);
-      // Of at most 2**22 in magnitude: added to 1.5 * 2**52 they lose what is behind the point.
+      // Of at most 2**30 in magnitude: added to 1.5 * 2**52 they lose what is behind the point.
       const double scaled = double(finite) * (element<kA>(a, i) * element<kB>(b, i));
       integers[i] = (scaled + 0x1.8p52) - 0x1.8p52;
     }
@@ -72,26 +72,71 @@ static void round(const float* x, int64_t n, Along<const double> a, Along<const 
   by_steps<Round>(a, b, x, n, integers);
 }
 
-// x = integers * a * b rounded to nearest even, with the guard of repjax.primitives.canonical.
+// integers = high * 2**kLow + integers.
+static void split(double* integers, int64_t n, double* high) {
+  for (int64_t i = 0; i < n; ++i) {
+    high[i] = (integers[i] * (1.0 / (1 << kLow)) + 0x1.8p52) - 0x1.8p52;
+    integers[i] -= high[i] * (1 << kLow);
+  }
+}
+
+// high * 2**32 + low += sums, whose shift is kLow.
+static void carry(Sum sums, int64_t n, int64_t* high, int64_t* low) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t h = sums.high[i], l = sums.low[i];
+    high[i] += (h >> (32 - kLow)) + (l >> 32);
+    low[i] += ((h & ((1 << (32 - kLow)) - 1)) << kLow) + (l & 0xFFFFFFFF);
+  }
+}
+
+// total * scale rounded to nearest even, with the guard of repjax.primitives.canonical.
+static inline float scaled(int64_t total, double scale) {
+  // Rounded once: what the second conversion rounds is infinite or flushed.
+  const float rounded = float(total);
+  const float result = float(double(rounded) * scale);
+  int32_t bits;
+  __builtin_memcpy(&bits, &result, sizeof bits);
+  bits = (bits & 0x7FFFFFFF) <= 0x00800000 ? 0 : bits;
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// x = sums * a * b rounded to nearest even.
 template <int kA, int kB>
 struct Scale {
-  static void run(const Along<const double>& a, const Along<const double>& b,
-                  const int64_t* integers, int64_t n, float* x) {
+  static void run(const Along<const double>& a, const Along<const double>& b, Sum sums, int64_t n,
+                  float* x) {
     for (int64_t i = 0; i < n; ++i) {
-      // Rounded once: what the second conversion rounds is infinite or flushed.
-      const float rounded = float(integers[i]);
-      const float scaled = float(double(rounded) * (element<kA>(a, i) * element<kB>(b, i)));
-      int32_t bits;
-      __builtin_memcpy(&bits, &scaled, sizeof bits);
-      bits = (bits & 0x7FFFFFFF) <= 0x00800000 ? 0 : bits;
-      __builtin_memcpy(x + i, &bits, sizeof bits);
+      x[i] = scaled(sums.low[i], element<kA>(a, i) * element<kB>(b, i));
     }
   }
 };
 
-static void scale(const int64_t* integers, int64_t n, Along<const double> a,
-                  Along<const double> b, float* x) {
-  by_steps<Scale>(a, b, integers, n, x);
+// The same of sums of two words.
+template <int kA, int kB>
+struct ScaleTwo {
+  static void run(const Along<const double>& a, const Along<const double>& b, Sum sums, int64_t n,
+                  float* x) {
+    const int shift = sums.shift;
+    const int64_t mask = (int64_t(1) << shift) - 1, limit = int64_t(1) << (62 - shift);
+    const double unit = double(int64_t(1) << (shift - 1));
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t low = sums.low[i] & mask, high = sums.high[i] + (sums.low[i] >> shift);
+      // Of the lower word of a large sum it only matters whether it is zero.
+      const bool large = high >= limit || high < -limit;
+      const int64_t total = large ? 2 * high | (low != 0) : high * (mask + 1) + low;
+      x[i] = scaled(total, element<kA>(a, i) * element<kB>(b, i) * (large ? unit : 1));
+    }
+  }
+};
+
+static void scale(Sum sums, int64_t n, Along<const double> a, Along<const double> b, float* x) {
+  if (sums.high) {
+    by_steps<ScaleTwo>(a, b, sums, n, x);
+  } else {
+    by_steps<Scale>(a, b, sums, n, x);
+  }
 }
 
-static const Grids kGrids = {largest, round, scale};
+static const Grids kGrids = {largest, round, split, carry, scale};
