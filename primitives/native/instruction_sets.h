@@ -54,12 +54,14 @@ constexpr int kLow = 15;
 
 // Integers on grids; grids.h says which.
 struct Grids {
-  bool (*largest)(const float* x, int64_t n, Along<const int32_t> at, Along<int32_t> to);
-  void (*round)(const float* x, int64_t n, Along<const double> a, Along<const double> b,
-                double* integers);
+  bool (*largest)(const float* x, int64_t runs, int64_t n, Along<const int32_t> at,
+                  Along<int32_t> to);
+  void (*round)(const float* x, int64_t runs, int64_t n, Along<const double> a,
+                Along<const double> b, double* integers);
   void (*split)(double* integers, int64_t n, double* high);
   void (*carry)(Sum sums, int64_t n, int64_t* high, int64_t* low);
-  void (*scale)(Sum sums, int64_t n, Along<const double> a, Along<const double> b, float* x);
+  void (*scale)(Sum sums, int64_t runs, int64_t n, Along<const double> a, Along<const double> b,
+                float* x);
 };
 
 struct InstructionSet {

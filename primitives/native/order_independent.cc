@@ -50,13 +50,12 @@ struct Layout {
       outer.push_back({axes[3 * i], {axes[3 * i + 1], axes[3 * i + 2]}});
       outer_size *= axes[3 * i];
     }
-    bool simple = count - inner <= 1;
-    for (int kind = 0; simple && inner < count && kind < 2; ++kind) {
-      step[kind] = axes[3 * inner + 1 + kind];
-      simple = step[kind] == 0 || step[kind] == 1;
-    }
-    if (simple) return;
     for (int kind = 0; kind < 2; ++kind) {
+      bool moves = false;
+      for (int64_t d = inner; d < count; ++d) moves |= axes[3 * d + 1 + kind] != 0;
+      if (!moves) continue;
+      step[kind] = axes[3 * inner + 1 + kind];
+      if (count - inner == 1 && step[kind] == 1) continue;
       offsets[kind] = {0};
       for (int64_t d = inner; d < count; ++d) {
         std::vector<int32_t> longer;
@@ -75,7 +74,8 @@ struct Layout {
     return {first, step[kind], offsets[kind].empty() ? nullptr : offsets[kind].data()};
   }
 
-  // Calls visit(the first element, the two positions among the exponents) for the runs of a part.
+  // Calls visit(the first element, how many runs that share exponents, the two positions among the
+  // exponents) for the runs of a part.
   template <class Visit>
   void runs(int64_t begin, int64_t end, Visit visit) const {
     std::vector<int64_t> at(outer.size());
@@ -84,8 +84,12 @@ struct Layout {
       at[d] = rest % outer[d].size;
       for (int kind : {0, 1}) position[kind] += at[d] * outer[d].step[kind];
     }
-    for (int64_t i = begin; i < end; ++i) {
-      visit(i * run, position);
+    const bool shared = !outer.empty() && !outer.back().step[0] && !outer.back().step[1];
+    for (int64_t i = begin; i < end;) {
+      const int64_t count = shared ? std::min(end - i, outer.back().size - at.back()) : 1;
+      visit(i * run, count, position);
+      i += count;
+      if (shared) at.back() += count - 1;
       for (size_t d = outer.size(); d-- > 0;) {
         for (int kind : {0, 1}) position[kind] += outer[d].step[kind];
         if (++at[d] < outer[d].size) break;
@@ -122,8 +126,8 @@ std::vector<int32_t> largest(const Machine& machine, const float* x, const Layou
   machine.parts(layout, machine.threads, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> mine(count, kNone);
     bool all_finite = true;
-    layout.runs(begin, end, [&](int64_t first, const int64_t* at) {
-      all_finite &= machine.grids.largest(x + first, layout.run,
+    layout.runs(begin, end, [&](int64_t first, int64_t runs, const int64_t* at) {
+      all_finite &= machine.grids.largest(x + first, runs, layout.run,
                                           layout.along(1 - kind, others.data() + at[1 - kind]),
                                           layout.along(kind, mine.data() + at[kind]));
     });
@@ -147,13 +151,14 @@ std::vector<double> powers(const std::vector<int32_t>& exponents, int sign, int6
   return result;
 }
 
-// f(array elements that lie together and what goes with them), over the whole array.
+// f(the first of the elements, runs of them that lie together, and what goes with each), over the
+// whole array.
 template <class Function>
 void for_runs(const Machine& machine, const Layout& layout, const std::vector<double>& first,
               const std::vector<double>& second, Function f) {
   machine.parts(layout, 4 * machine.threads, [&](int64_t begin, int64_t end) {
-    layout.runs(begin, end, [&](int64_t at, const int64_t* position) {
-      f(at, layout.along(0, first.data() + position[0]),
+    layout.runs(begin, end, [&](int64_t at, int64_t runs, const int64_t* position) {
+      f(at, runs, layout.along(0, first.data() + position[0]),
         layout.along(1, second.data() + position[1]));
     });
   });
@@ -239,13 +244,14 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   double* const beta_high = is_split ? beta + b_count : nullptr;
   int64_t* const low = reinterpret_cast<int64_t*>((is_split ? beta_high : beta) + b_count);
   int64_t* const high = is_split ? low + out_count : nullptr;
-  for_runs(machine, in_a, term_scale, row_scale, [&](int64_t at, auto terms, auto rows) {
-    machine.grids.round(a + at, in_a.run, terms, rows, alpha + at);
-  });
+  for_runs(machine, in_a, term_scale, row_scale,
+           [&](int64_t at, int64_t runs, auto terms, auto rows) {
+             machine.grids.round(a + at, runs, in_a.run, terms, rows, alpha + at);
+           });
   for_runs(machine, in_b, powers(s, -1, t - 1), powers(f, -1, 0),
-           [&](int64_t at, auto terms, auto columns) {
-             machine.grids.round(b + at, in_b.run, terms, columns, beta + at);
-             if (is_split) machine.grids.split(beta + at, in_b.run, beta_high + at);
+           [&](int64_t at, int64_t runs, auto terms, auto columns) {
+             machine.grids.round(b + at, runs, in_b.run, terms, columns, beta + at);
+             if (is_split) machine.grids.split(beta + at, runs * in_b.run, beta_high + at);
            });
   Sum total = {high, low, kLow};
   if (is_long) {
@@ -271,10 +277,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   }
   float* to = out->typed_data();
   for_runs(machine, in_out, powers(e, 1, 1 - t), powers(f, 1, 1 - t),
-           [&](int64_t at, auto rows, auto columns) {
+           [&](int64_t at, int64_t runs, auto rows, auto columns) {
              const Sum here = {total.high ? total.high + at : nullptr, total.low + at,
                                total.shift};
-             machine.grids.scale(here, in_out.run, rows, columns, to + at);
+             machine.grids.scale(here, runs, in_out.run, rows, columns, to + at);
            });
   keep(std::move(memory));
   if (finite) return ffi::Error::Success();
