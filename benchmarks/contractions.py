@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import time
 
@@ -251,6 +252,7 @@ def main() -> None:
         print(name, *(f"{row[w] / row['plain']:.2f}" for w in WAYS[1:]), flush=True)
     errors = accuracy()
     info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
+    info["load average"] = f"{os.getloadavg()[0]:.1f}"  # on an idle machine that of this program
     print("\n" + report(times, errors, info))
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
