@@ -2,10 +2,11 @@
 
     python benchmarks/contractions.py [--quick] [--output benchmarks/results/contractions]
 
-Of each case plain JAX, repjax ``sequential`` and repjax ``order_independent`` are run in turns;
-the figures are the minima.  The errors are those of one product of 256 x 1024 by 1024 x 256,
-relative to the sum of the absolute values of its terms, in units of 2**-24, with inputs rounded
-to 11 bits (TF32) for comparison.  With --output, writes OUTPUT.md, OUTPUT.json and OUTPUT.png,
+Of each case plain JAX, repjax ``sequential`` and repjax ``order_independent``, with and without
+``precision=HIGHEST``, are run in turns; the figures are the minima.  The errors are those of one
+product of 256 x 1024 by 1024 x 256, relative to the sum of the absolute values of its terms, in
+units of 2**-24; for comparison also with inputs rounded to 11 bits (TF32) or to bfloat16, and of
+the float64 product rounded to float32.  With --output, writes OUTPUT.md, .json and .png, with
 time against size, for which matplotlib must be installed.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import time
 
@@ -21,12 +23,11 @@ import numpy as np
 import optax
 from cpu import environment, values
 from jax import lax
+from training import HIGHEST, WAYS, networks, precision, trainer
 
 import repjax
-from repjax.models import LeNet5
 from repjax.primitives.interpret import Context, interpret_closed
 
-WAYS = ("plain", "sequential", "order_independent")
 SQUARES = (64, 128, 256, 512, 1024, 2048)
 
 
@@ -79,11 +80,12 @@ def _gradient(function, like):
 def compiled(function, args):
     """The function in each way, without the entry and exit that a whole program has once."""
     yield "plain", jax.jit(function).lower(*args).compile()
-    jaxpr = jax.make_jaxpr(function)(*args)
     for way in WAYS[1:]:
+        with precision(way):
+            jaxpr = jax.make_jaxpr(function)(*args)
 
-        def program(*args, way=way):
-            return interpret_closed(Context(contraction=way), jaxpr, args)
+        def program(*args, way=way, jaxpr=jaxpr):
+            return interpret_closed(Context(contraction=way.removesuffix(HIGHEST)), jaxpr, args)
 
         yield way, jax.jit(program).lower(*args).compile()
 
@@ -106,31 +108,25 @@ def measure(function, args, seconds: float) -> dict[str, float]:
 
 
 def _trained():
-    """Gradients and probabilities of LeNet-5 after some steps on real digits."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.zeros((len(digits.images), 32, 32, 1), np.float32)
-    images[:, 4:28, 4:28, 0] = np.kron(digits.images, np.ones((3, 3))) / 16
-    model, optimizer = LeNet5(), optax.adam(1e-3)
-    params = model.init(jax.random.key(0), images[:1])
-
-    def loss(params, x, y):
-        logits = model.apply(params, x)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+    """Of trained networks: a gradient and probabilities of LeNet-5, attention of a transformer."""
+    lenet, transformer = networks(quick=False).values()
+    params, *_ = trainer(lenet, "sequential")(0)
+    x, labels = next(lenet.batches(1))
 
     @repjax.reproducible
-    def step(params, state, x, y):
-        gradient = jax.grad(loss)(params, x, y)
-        updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, gradient
+    def gradient(params):
+        def loss(params):
+            logits = lenet.model.apply(params, x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    state = optimizer.init(params)
-    for i in range(60):
-        part = slice(i * 29 % 1700, i * 29 % 1700 + 64)
-        params, state, gradient = step(params, state, images[part], digits.target[part])
-    probabilities = jax.nn.softmax(4 * model.apply(params, images[:1024]))
-    return gradient, probabilities
+        return jax.grad(loss)(params)
+
+    probabilities = jax.nn.softmax(lenet.model.apply(params, lenet.held_out[0]))
+    of_transformer, *_ = trainer(transformer, "sequential")(0)
+    tokens = transformer.held_out[0]
+    _, sown = transformer.model.apply(of_transformer, tokens, mutable=["intermediates"])
+    last = jax.tree.leaves(sown)[-1]  # [batch, heads, length, length]
+    return gradient(params), np.asarray(probabilities), np.asarray(last).reshape(-1, last.shape[-1])
 
 
 def operands():
@@ -147,27 +143,46 @@ def operands():
     yield "heavy-tailed (Student's t, 2)", heavy, rng.standard_t(2, (k, n)).astype(np.float32)
     yield "features scaled by exp(3 z)", normal(m, k) * scale, normal(k, n) / scale[:, None]
     yield "the same, not in the weights", normal(m, k) * scale, normal(k, n)
-    gradient, probabilities = _trained()
+    gradient, probabilities, attention = _trained()
     leaves = np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)])
     yield "gradients of LeNet-5", np.resize(leaves, (m, k)), normal(k, n)
-    rows = np.asarray(probabilities).T  # of 10 classes over 1,024 examples
-    yield "softmax rows of LeNet-5", np.resize(rows, (10, k)), normal(k, n)
+    rows = np.resize(probabilities.T, (10, len(probabilities)))  # of the classes, over examples
+    yield "softmax rows of LeNet-5", rows, normal(len(probabilities), n)
+    yield "attention of a transformer", attention[:1024], normal(attention.shape[1], n)
     scores = jax.nn.softmax(normal(m, k) * 4)
     yield "softmax of Gaussians of size 4", np.asarray(scores), normal(k, n)
 
 
-def _tf32(x):
-    """Rounded to 11 significant bits."""
-    bits = x.view(np.uint32)
-    return ((bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
+def _of_bits(x, kept: int):
+    """Rounded to so many significant bits."""
+    bits, dropped = x.view(np.uint32), 24 - kept
+    half, one = np.uint32((1 << dropped - 1) - 1), np.uint32(1)
+    rounded = bits + half + (bits >> np.uint32(dropped) & one)
+    return (rounded >> np.uint32(dropped) << np.uint32(dropped)).view(np.float32)
+
+
+def _of_rounded_inputs(kept: int):
+    return lambda a, b: jax.jit(lax.dot)(_of_bits(a, kept), _of_bits(b, kept))
+
+
+def _way(way: str):
+    dot = repjax.reproducible(lax.dot, contraction=way.removesuffix(HIGHEST))
+
+    def product(a, b):
+        with precision(way):
+            return dot(a, b)
+
+    return product
 
 
 def accuracy() -> dict[str, dict[str, list[float]]]:
     """The largest and the mean error of each way, per data set."""
     products = {
         "plain": jax.jit(lax.dot),
-        "plain, TF32 inputs": lambda a, b: jax.jit(lax.dot)(_tf32(a), _tf32(b)),
-        **{w: repjax.reproducible(lax.dot, contraction=w) for w in WAYS[1:]},
+        "plain, bfloat16 inputs": _of_rounded_inputs(8),
+        "plain, TF32 inputs": _of_rounded_inputs(11),
+        "float64, rounded": lambda a, b: (a.astype(float) @ b.astype(float)).astype(np.float32),
+        **{way: _way(way) for way in WAYS[1:]},
     }
     rows = {}
     for name, a, b in operands():
@@ -176,7 +191,7 @@ def accuracy() -> dict[str, dict[str, list[float]]]:
         wide = [x.astype(np.longdouble) for x in (a, b)]
         exact, size = wide[0] @ wide[1], abs(wide[0]) @ abs(wide[1])
         for way, product in products.items():
-            error = abs(np.asarray(product(a, b)) - exact) / size * 2.0**24
+            error = abs(np.asarray(product(a, b)) - exact)[size > 0] / size[size > 0] * 2.0**24
             rows.setdefault(name, {})[way] = [float(error.max()), float(error.mean())]
     return rows
 
@@ -188,8 +203,8 @@ def report(times, errors, info) -> str:
     lines = ["# Matrix products and convolutions", ""]
     lines += [f"{key}: {value}  " for key, value in info.items() if value]
     lines += ["", "## Time", "", "In milliseconds, and as a ratio to plain JAX.", ""]
-    lines += ["| case | plain | sequential | ratio | order_independent | ratio |"]
-    lines += ["|---|---:|---:|---:|---:|---:|"]
+    lines += ["| case | plain | " + "".join(f"{way} | ratio | " for way in WAYS[1:]).rstrip()]
+    lines += ["|---|---:|" + "---:|---:|" * len(WAYS[1:])]
     for name, row in times.items():
         cells = [f"{row['plain'] * 1e3:.3f}"]
         for way in WAYS[1:]:
@@ -237,6 +252,7 @@ def main() -> None:
         print(name, *(f"{row[w] / row['plain']:.2f}" for w in WAYS[1:]), flush=True)
     errors = accuracy()
     info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
+    info["load average"] = f"{os.getloadavg()[0]:.1f}"  # on an idle machine that of this program
     print("\n" + report(times, errors, info))
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -202,11 +202,20 @@ def from_integers(total, exponent):
 
     ``total * 2**exponent`` is to be a normal number of float64, or zero.
     """
-    # To float64 in two exact halves, rounded to odd, so that float32 rounds the exact integer.
-    half = np.int64(1 << 31)
+    return scale_to_float32(odd_integers(total), exponent)
+
+
+def odd_integers(total):
+    """An int64 array as float64, rounded to odd, so that float32 rounds the exact integers."""
+    half = np.int64(1 << 31)  # in two parts, each of them exact
     high = to_float64(lax.shift_right_arithmetic(total, np.int64(31)))
     sums = two_sum(high * np.float64(half), to_float64(total & (half - 1)))
-    return to_float32(guard(guard(round_to_odd(*sums)) * power_of_two(exponent)))
+    return guard(round_to_odd(*sums))
+
+
+def scale_to_float32(y, exponent):
+    """Float64 times 2**exponent, a normal number of float64 or zero, rounded to float32 once."""
+    return to_float32(guard(y * power_of_two(exponent)))
 
 
 # On the bits, because not every CPU has instructions for float16, nor XLA's code a substitute,

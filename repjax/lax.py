@@ -38,7 +38,8 @@ _CONTRACTION = (
     "Args beyond those of ``jax.lax``:\n"
     "      accumulation: ``'sequential'``, one accumulator per output, one fused multiply-add\n"
     "        per term, k ascending from +0; or ``'order_independent'``, exact sums of integers\n"
-    "        on common grids; the default is the option ``repjax_contraction``.\n"
+    "        on common grids, finer ones with ``precision=HIGHEST``; the default is the option\n"
+    "        ``repjax_contraction``.\n"
 )
 
 

@@ -193,10 +193,14 @@ def order_independent_sum(xs) -> np.float32:
     return guard(rounded(sum(round(Fraction(float(x)) / unit) for x in xs) * unit))
 
 
-def order_independent_dot(a, b, bits=22):
+#: The bits of grids and of sums, without and with precision=HIGHEST.
+GRIDS = {None: (22, 62), "highest": (30, 94)}
+
+
+def order_independent_dot(a, b, bits=22, of_sum=62):
     """``a[m, k] @ b[k, n]`` of finite numbers, on the grids of the contract."""
     (m, k), n = a.shape, b.shape[1]
-    t = min(bits, (62 - (k - 1).bit_length()) // 2)
+    t = min(bits, (of_sum - (k - 1).bit_length()) // 2)
     in_a = [[_exponent(x) for x in row] for row in a]
     in_b = [[_exponent(x) for x in row] for row in b]
     used = [any(e is not None for e in row) for row in in_b]
@@ -217,14 +221,14 @@ def order_independent_dot(a, b, bits=22):
     return out
 
 
-def order_independent_convolution(x, w, strides):
+def order_independent_convolution(x, w, strides, bits=22, of_sum=62):
     """A convolution ``[batch, features, ...]`` with ``[outs, features, ...]``, no padding.
 
     All windows of an element of the batch are one row, and all weights of an output feature
     one column, with one s for an input feature.
     """
     terms = math.prod(w.shape[1:])
-    t = min(22, (62 - (terms - 1).bit_length()) // 2)
+    t = min(bits, (of_sum - (terms - 1).bit_length()) // 2)
     s = [_most(map(_exponent, w[:, c].ravel())) for c in range(w.shape[1])]
     used = [bool(w[:, c].any()) for c in range(w.shape[1])]
 

@@ -169,10 +169,11 @@ def test_sequential_sums(shape):
             assert_same_bits(actual, expected)
 
 
-def test_digits_are_exact():
+@pytest.mark.parametrize("t", [22, 30])
+def test_digits_are_exact(t):
     """Integers of every digit, sums of several blocks, the largest of all included."""
     rng = np.random.default_rng(3)
-    most = 1 << 22
+    most = 1 << t
     for shapes, numbers in (
         (((4, 3, 5), (5, 4, 6, 3)), (((1, 2), (3, 0)), ((0,), (1,)))),
         (((2, 70000), (70000, 2)), (((1,), (0,)), ((), ()))),
@@ -180,17 +181,22 @@ def test_digits_are_exact():
         lhs, rhs = (rng.integers(-most, most + 1, shape).astype(np.float64) for shape in shapes)
         lhs[rng.random(lhs.shape) < 0.3], rhs[rng.random(rhs.shape) < 0.3] = most, -most
         with jax.enable_x64(True):
-            actual = jax.jit(
+            words = jax.jit(
                 functools.partial(
                     order_independent.digit_dot,
                     dimension_numbers=numbers,
+                    t=t,
                     dot_of_integers=functools.partial(contractions.dot_of_integers, interpret=True),
                 )
             )(lhs, rhs)
-            integers = (x.astype(np.int64) for x in (lhs, rhs))
-            expected = jax.lax.dot_general(*integers, numbers)
-        assert actual.dtype == np.int64
-        np.testing.assert_array_equal(actual, expected)
+            # In two parts, so that no sum is too large.
+            left, right = (x.astype(np.int64) for x in (lhs, rhs))
+            low = right & 0x7FFF
+            parts = [jax.lax.dot_general(left, x, numbers) for x in (low, (right - low) >> 15)]
+        assert all(x.dtype == np.int64 for x in words)
+        *high, rest = (np.asarray(x).astype(object) for x in words)
+        expected = [np.asarray(x).astype(object) for x in parts]
+        assert (sum(high) * (1 << 32) + rest == expected[0] + expected[1] * (1 << 15)).all()
 
 
 @pytest.fixture

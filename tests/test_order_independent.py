@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -30,9 +32,23 @@ from repjax.primitives.contract import order_independent
 ANY_ORDER = {"accumulation": "order_independent", "contraction": "order_independent"}
 
 
+#: None and HIGHEST, which is the only one that asks for more.
+PRECISIONS = list(reference.GRIDS)
+#: As JAX records it.
+HIGHEST = (lax.Precision.HIGHEST,) * 2
+
+
 @functools.partial(repjax.reproducible, **ANY_ORDER)
 def product(a, b):
     return a @ b
+
+
+@functools.partial(repjax.reproducible, **ANY_ORDER)
+def finer_product(a, b):
+    return jax.numpy.matmul(a, b, precision="highest")
+
+
+PRODUCTS = dict(zip(PRECISIONS, (product, finer_product), strict=True))
 
 
 @functools.partial(repjax.reproducible, **ANY_ORDER)
@@ -54,21 +70,65 @@ def _scaled_features(rng, shape):
 ALL_DATA = {**DATA, "scaled_features": _scaled_features}
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("data", ALL_DATA)
 @pytest.mark.parametrize("shape", [(5, 7, 4), (3, 600, 2), (1, 1, 1), (2, 513, 3)])
-def test_product(shape, data):
+def test_product(shape, data, precision):
     m, k, n = shape
     rng = np.random.default_rng(k)
     a, b = _finite(ALL_DATA[data](rng, (m, k))), _finite(ALL_DATA[data](rng, (k, n)))
     a[0, :2], b[-1, :] = 0, 0  # a term without a column
-    assert_same_bits(product(a, b), reference.order_independent_dot(a, b))
+    expected = reference.order_independent_dot(a, b, *reference.GRIDS[precision])
+    assert_same_bits(PRODUCTS[precision](a, b), expected)
 
 
-def test_a_coarser_grid_is_noticed():
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_another_grid_is_noticed(precision):
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 9), (9, 3)))
-    coarser = reference.order_independent_dot(a, b, bits=21)
-    assert (reference.bits(product(a, b)) != reference.bits(coarser)).any()
+    a, b = (_scaled_features(rng, shape) for shape in ((40, 9), (9, 30)))
+    a = np.ascontiguousarray(a[:, ::-1])  # not balanced
+    actual = PRODUCTS[precision](a, b)
+    bits, of_sum = reference.GRIDS[precision]
+    assert_same_bits(actual, reference.order_independent_dot(a, b, bits, of_sum))
+    for other in (bits - 1, bits + 1):
+        expected = reference.order_independent_dot(a, b, other, of_sum)
+        assert (reference.bits(actual) != reference.bits(expected)).any()
+
+
+@pytest.mark.parametrize("terms", [(1 << 17) - 1, 1 << 17, (1 << 17) + 1, (1 << 18) + 77])
+def test_long_sums_of_the_highest_precision(terms):
+    """The largest integers, whose sums need all of two words and, for the kernel, several parts."""
+    rng = np.random.default_rng(terms)
+    a, b = (np.float32(2) - rng.integers(1, 4, terms).astype(np.float32) * 2.0**-23 for _ in "ab")
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    a[1], b[1] = -a[1], 2.0**-30
+    actual = finer_product(a, b)
+    integers = [(x.astype(np.float64) * 2.0**29).astype(np.int64).astype(object) for x in (a, b)]
+    assert all((abs(x) < 1 << 30).all() for x in integers)
+    assert_same_bits(actual, reference.rounded(Fraction(int(integers[0] @ integers[1]), 1 << 58)))
+    expected = run(
+        order_independent.dot_general_body,
+        *(a, b),
+        dimension_numbers=(((0,), (0,)), ((), ())),
+        precision=HIGHEST,
+    )
+    assert_same_bits(actual, expected)
+
+
+def test_the_highest_precision_rounds_exact_products_once():
+    """Of numbers whose sizes differ by up to 2**6, which are integers on its grid."""
+    rng = np.random.default_rng(9)
+    a, b = (np.exp2(rng.uniform(-3, 2.9, shape)).astype(np.float32) for shape in ((3, 90), (90, 4)))
+    b *= rng.choice(np.float32([-1, 1]), b.shape)
+    wide = [[[Fraction(float(x)) for x in row] for row in rows] for rows in (a, b.T)]
+    exact = np.array(
+        [
+            [reference.rounded(sum(map(operator.mul, row, column))) for column in wide[1]]
+            for row in wide[0]
+        ]
+    )
+    assert_same_bits(finer_product(a, b), exact)
+    assert (reference.bits(product(a, b)) != reference.bits(exact)).any()
 
 
 @pytest.mark.parametrize("case", DOTS)
@@ -100,15 +160,16 @@ def test_dimensions_of_convolutions(case):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("shapes", [((2, 3, 6, 5), (4, 3, 2, 3)), ((1, 90, 4, 4), (2, 90, 3, 3))])
-def test_convolution(shapes, data):
+def test_convolution(shapes, data, precision):
     rng = np.random.default_rng(3)
     x, w = (_finite(DATA[data](rng, shape)) for shape in shapes)
     w[:, 1] = 0  # an input feature that is not used
-    expected = reference.order_independent_convolution(x, w, (2, 1))
+    expected = reference.order_independent_convolution(x, w, (2, 1), *reference.GRIDS[precision])
     actual = repjax.lax.conv_general_dilated(
-        x, w, (2, 1), "VALID", accumulation="order_independent"
+        x, w, (2, 1), "VALID", accumulation="order_independent", precision=precision
     )
     assert_same_bits(actual, expected)
 
@@ -123,18 +184,21 @@ def test_sum(data):
 
 
 @pytest.mark.skipif(not native.instruction_sets(), reason="the kernel was not compiled")
+@pytest.mark.parametrize("precision", [None, HIGHEST])
 @pytest.mark.parametrize("data", ["normal", "underflowing", "any_bits"])
-def test_the_kernel_has_the_bits_of_the_bodies(data):
+def test_the_kernel_has_the_bits_of_the_bodies(data, precision):
     rng = np.random.default_rng(8)
+    matrix = {"dimension_numbers": MATRIX, "precision": precision}
     for m, k, n in ((13, 1030, 67), (70, 300, 35), (1, 129, 1)):
         operands = DATA[data](rng, (m, k)), DATA[data](rng, (k, n))
-        expected = run(order_independent.dot_general_body, *operands, dimension_numbers=MATRIX)
+        expected = run(order_independent.dot_general_body, *operands, **matrix)
         for _ in each_instruction_set():
-            actual = run(kernel.order_independent_dot_general, *operands, dimension_numbers=MATRIX)
+            actual = run(kernel.order_independent_dot_general, *operands, **matrix)
             assert_same_bits(actual, expected)
     for case in ("batch groups", "feature groups", "all of these", "same, strided"):
         *shapes, options = CONVOLUTIONS[case]
         for *sizes, parameters in with_gradients(*shapes, **options):
+            parameters["precision"] = precision
             operands = [DATA[data](rng, shape) for shape in sizes]
             expected = run(order_independent.conv_general_dilated_body, *operands, **parameters)
             for _ in each_instruction_set():
@@ -145,14 +209,17 @@ def test_the_kernel_has_the_bits_of_the_bodies(data):
 SPECIAL = np.float32([0, 1, -2, np.inf, -np.inf, np.nan])
 
 
-def test_infinities_and_nans_are_those_of_ieee_arithmetic():
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_infinities_and_nans_are_those_of_ieee_arithmetic(precision):
     rng = np.random.default_rng(5)
     a, b = rng.choice(SPECIAL, (200, 3)), rng.choice(SPECIAL, (3, 200))
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(product(a, b), (a[:, :, None] * b).sum(1))
+        np.testing.assert_array_equal(PRODUCTS[precision](a, b), (a[:, :, None] * b).sum(1))
         np.testing.assert_array_equal(total(b), b.sum(0))
     x, w = rng.choice(SPECIAL, (50, 2, 3)), rng.choice(SPECIAL, (4, 2, 2))
-    actual = repjax.lax.conv_general_dilated(x, w, (1,), [(1, 0)], accumulation="order_independent")
+    actual = repjax.lax.conv_general_dilated(
+        x, w, (1,), [(1, 0)], accumulation="order_independent", precision=precision
+    )
     padded = np.pad(x, [(0, 0), (0, 0), (1, 0)])
     with np.errstate(all="ignore"):
         windows = np.stack([padded[:, :, i : i + 2] for i in range(3)], -1)
@@ -174,7 +241,8 @@ def problems(draw):
 def test_any_order_of_the_terms(problem):
     rng, data, m, k, n = problem
     a, b, order = data(rng, (m, k)), data(rng, (k, n)), rng.permutation(k)
-    assert_same_bits(product(a[:, order], b[order]), np.asarray(product(a, b)))
+    for dot in PRODUCTS.values():
+        assert_same_bits(dot(a[:, order], b[order]), np.asarray(dot(a, b)))
     assert_same_bits(total(b[order]), np.asarray(total(b)))
 
 
@@ -205,6 +273,64 @@ def test_ways_in():
         jax.config.update("repjax_contraction", "sequential")
     mapped = jax.vmap(functools.partial(repjax.lax.dot, accumulation="order_independent"))
     assert_same_bits(mapped(a[:, None], np.stack([b] * 4))[:, 0], expected)
+
+
+def test_precision_of_gradients():
+    """They have that of the equation that they are gradients of, in each way in."""
+    rng = np.random.default_rng(10)
+    a, b, c = (DATA["normal"](rng, shape) for shape in ((4, 30), (30, 5), (4, 5)))
+    x, w = DATA["normal"](rng, (2, 3, 9)), DATA["normal"](rng, (4, 3, 2))
+    y = DATA["normal"](rng, (2, 4, 8))
+
+    def gradients(precision, lax=lax, **options):
+        dot = functools.partial(lax.dot, precision=precision, **options)
+        conv = functools.partial(lax.conv, precision=precision, **options)
+        conv = functools.partial(conv, window_strides=(1,), padding="VALID")
+        return lambda: (*jax.vjp(dot, a, b)[1](c), *jax.vjp(conv, x, w)[1](y))
+
+    by_precision = {
+        p: [np.asarray(g) for g in repjax.reproducible(gradients(p), **ANY_ORDER)()]
+        for p in (None, "high", "highest", ("default", "highest"))
+    }
+    for coarse, fine in zip(by_precision[None], by_precision["highest"], strict=True):
+        assert (coarse != fine).any()  # that of a and of x as well as that of b and of w
+    finer = [finer_product(c, b.T), finer_product(c.T, a).T]
+    with repjax.enabled(**ANY_ORDER):
+        ways = [jax.jit(gradients("highest"))(), gradients("highest")()]
+    ways += [finer, gradients("highest", repjax.lax, accumulation="order_independent")()]
+    ways += [by_precision[("default", "highest")]]
+    with jax.default_matmul_precision("highest"):
+        ways += [repjax.reproducible(gradients(None), **ANY_ORDER)()]
+        ways += [gradients(None, repjax.lax, accumulation="order_independent")()]
+    for way in ways:
+        for actual, expected in zip(way, by_precision["highest"], strict=False):
+            assert_same_bits(actual, expected)
+    for actual, expected in zip(by_precision["high"], by_precision[None], strict=True):
+        assert_same_bits(actual, expected)
+
+
+def test_precision_of_batches_and_of_ragged_products():
+    rng = np.random.default_rng(11)
+    a, b = DATA["normal"](rng, (3, 4, 30)), DATA["normal"](rng, (3, 30, 5))
+    dot = functools.partial(repjax.lax.dot, accumulation="order_independent", precision="highest")
+    expected = np.stack([finer_product(x, y) for x, y in zip(a, b, strict=True)])
+    assert_same_bits(jax.vmap(dot)(a, b), expected)
+    ragged = repjax.reproducible(
+        functools.partial(lax.ragged_dot, precision="highest"), **ANY_ORDER
+    )
+    assert_same_bits(ragged(a[0], b[:1], np.int32([4])), expected[0])
+
+
+def test_other_requests_change_nothing():
+    rng = np.random.default_rng(12)
+    a, b = DATA["normal"](rng, (4, 30)), DATA["normal"](rng, (30, 5))
+    for order, requests in (
+        ("order_independent", ["high", "default", lax.DotAlgorithmPreset.F32_F32_F32]),
+        ("sequential", ["highest"]),
+    ):
+        dot = functools.partial(repjax.lax.dot, accumulation=order)
+        for request in requests:
+            assert_same_bits(dot(a, b, precision=request), np.asarray(dot(a, b)))
 
 
 @pytest.mark.parametrize(

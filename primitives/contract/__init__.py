@@ -123,7 +123,11 @@ _CONVOLUTION_PARAMS = (
 
 
 def _bind(primitive, keep):
-    """The rule; requests of precision and algorithm ask for less than a correctly rounded chain."""
+    """The rule.
+
+    Requests of precision and algorithm ask for less than a correctly rounded chain; integers on
+    grids may have a fourth digit.
+    """
 
     def contraction(context, operands, params):
         require_format(context, operands)
@@ -139,6 +143,8 @@ def _bind(primitive, keep):
             for x in operands
         ]
         order = check_contraction(context.contraction)
+        if order == "order_independent" and isinstance(params["precision"], tuple):
+            kept["precision"] = params["precision"]
         return primitive.bind(*floats, contraction=order, preferred_element_type=wanted, **kept)
 
     return contraction

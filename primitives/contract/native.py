@@ -53,7 +53,7 @@ def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
     return [*itertools.chain(*joined)]
 
 
-def _on_grids(lhs, rhs, shape, parts, grids, terms, whole=((), (), ())):
+def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), (), ())):
     """The array of ``shape`` that the problems ``parts`` fill, order-independent.
 
     There is an exponent for each position on the axes of ``grids``: on g and m of the rows, on g
@@ -77,7 +77,8 @@ def _on_grids(lhs, rhs, shape, parts, grids, terms, whole=((), (), ())):
         problems=_flat(map(_encode, parts)),
         **layouts,
         counts=np.asarray([g * k, g * m, g * n], np.int64),
-        t=np.int64(order_independent.grid_bits(terms)),
+        terms=np.int64(terms),
+        t=np.int64(order_independent.grid_bits(terms, precision)),
     )
 
 
@@ -92,11 +93,11 @@ def dot_general(lhs, rhs, *, dimension_numbers):
     return _chains(lhs, rhs, shape, problem)
 
 
-def order_independent_dot_general(lhs, rhs, *, dimension_numbers):
+def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None):
     """:func:`~repjax.primitives.contract.order_independent.dot_general_body` by the kernel."""
     check_float32("dot_general", lhs, rhs)
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
-    return _on_grids(lhs, rhs, shape, [problem], problem, problem.sizes[3])
+    return _on_grids(lhs, rhs, shape, [problem], problem, problem.sizes[3], precision)
 
 
 def conv_general_dilated(lhs, rhs, **parameters):
@@ -141,7 +142,7 @@ def _sequential_convolution(lhs, rhs, *geometry, **parameters):
     return _chains(lhs, rhs, shape, *(problem for problem, _ in parts))
 
 
-def _convolution_on_grids(lhs, rhs, *geometry, dimension_numbers, **parameters):
+def _convolution_on_grids(lhs, rhs, *geometry, dimension_numbers, precision=None, **parameters):
     parameters["dimension_numbers"] = dimension_numbers
     lhs, shape, parts = problems.convolution(lhs, rhs, *geometry, **parameters)
     if not parts:
@@ -155,4 +156,4 @@ def _convolution_on_grids(lhs, rhs, *geometry, dimension_numbers, **parameters):
     ]
     features, *window = (rhs.shape[d] for d in dimension_numbers[1][1:])
     terms = features * math.prod(window)
-    return _on_grids(lhs, rhs, shape, [p for p, _ in parts], grids, terms, whole)
+    return _on_grids(lhs, rhs, shape, [p for p, _ in parts], grids, terms, precision, whole)

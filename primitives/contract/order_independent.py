@@ -10,19 +10,20 @@ For A[m, k] and B[k, n], all exponents being those of binary32, E(x) with
 
     s[k] = max over n of E(B[k, n])                          balances scaled features
     e[m] = max over k of E(A[m, k]) + s[k],   f[n] = max over k of E(B[k, n]) - s[k]
-    t = min(22, (62 - ceil(log2 K)) // 2)
+    t = min(22, (62 - ceil(log2 K)) // 2);    min(30, (94 - ceil(log2 K)) // 2) with HIGHEST
     alpha = RNE(A * 2**(s + t - 1 - e)),      beta = RNE(B * 2**(t - 1 - s - f))
     C[m, n] = guard(RN(sum over k of alpha * beta  *  2**(e + f + 2 - 2 t)))
 
-|alpha| and |beta| are at most 2**t, so the sum fits into 62 bits.  Each term has an error of
-at most 2**-t of the largest product of its row and column, so the error is relative to the
-largest terms, not to each (as in Ozaki et al. 2012, "Error-free transformations of matrix
-multiplication by using fast routines of matrix multiplication and its applications", of which
-this is the first slice).
+|alpha| and |beta| are at most 2**t, so the sum fits into 62 bits, and with ``precision=HIGHEST``
+into 94.  Each term has an error of at most 2**-t of the largest product of its row and column, so
+the error is relative to the largest terms, not to each (as in Ozaki et al. 2012, "Error-free
+transformations of matrix multiplication by using fast routines of matrix multiplication and its
+applications", of which this is the first slice).
 
 The integers are held by float64, in which their products and sums below 2**53 are exact
-whatever the order; longer sums are made of several.  On GPUs they are split into digits of 8 bits,
-whose products are added in int32.
+whatever the order; longer sums are made of several, and with HIGHEST beta is split in two.  On GPUs
+integers are split into three or four digits of 8 bits, whose products are added in int32.  A sum is
+one word, an int64, or two: high * 2**32 + low.
 """
 
 from __future__ import annotations
@@ -39,15 +40,21 @@ from repjax.primitives.contract.convolution import gather_patches, pieces
 from repjax.primitives.contract.sequential import check_float32, free_dimensions
 from repjax.primitives.reduce.window import output_size, pad_dilated
 
-_BITS = 22
+_BITS, _SUM_BITS = 22, 62
+_HIGHEST_BITS, _HIGHEST_SUM_BITS = 30, 94
 _EXACT = 53
+_LOW = 15  # bits of the lower part of an integer of _HIGHEST_BITS
+_WORD = 32  # bits of the lower word of a sum
 #: Below every sum of two exponents: that of a zero.
 _NONE = np.int32(-(1 << 12))
 
 
-def grid_bits(terms: int) -> int:
-    """t, for sums of so many terms."""
-    return min(_BITS, (62 - (terms - 1).bit_length()) // 2)
+def grid_bits(terms: int, precision) -> int:
+    """t, for sums of so many terms; ``precision`` is None or a pair of ``lax.Precision``."""
+    bits, total = _BITS, _SUM_BITS
+    if lax.Precision.HIGHEST in (precision or ()):
+        bits, total = _HIGHEST_BITS, _HIGHEST_SUM_BITS
+    return min(bits, (total - (terms - 1).bit_length()) // 2)
 
 
 def _exponents(x):
@@ -100,10 +107,11 @@ def _all(*conditions):
     return lax.bitwise_and(*results)
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
+def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=None):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
 
-    ``exact_dot(lhs, rhs, dimension_numbers)`` may give the int64 sums of integers in float64.
+    ``exact_dot(lhs, rhs, dimension_numbers, t)`` may give the sums, as words, of integers that
+    float64 holds.
 
     Raises:
       TypeError: an operand is not float32.
@@ -115,7 +123,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     terms = math.prod(lhs.shape[d] for d in contracting[0])
     if 0 in (*shape, terms):
         return lax.full(shape, 0, np.float32)
-    t = grid_bits(terms)
+    t = grid_bits(terms, precision)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
@@ -145,8 +153,8 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
     exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
-    total = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers)
-    result = canonical.from_integers(total, lax.convert_element_type(exponent, np.int64))
+    total = _odd_sums((exact_dot or _exact_dot)(alpha, beta, dimension_numbers, t))
+    result = canonical.scale_to_float32(total, lax.convert_element_type(exponent, np.int64))
 
     def dot(lhs, rhs):
         return lax.dot_general(lhs, rhs, dimension_numbers)
@@ -154,8 +162,42 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, exact_dot=None):
     return _with_infinities(dot, lhs, rhs, _all(left_finite, right_finite), result)
 
 
+def _add_all(arrays):
+    return functools.reduce(lax.add, arrays)
+
+
+def _words(parts, t: int):
+    """The words of a sum of x * 2**shift, for pairs of an int64 array and a shift."""
+    if t <= _BITS:
+        return (_add_all(lax.shift_left(x, np.int64(shift)) for x, shift in parts),)
+    high, low = [], []
+    for x, shift in parts:
+        if shift >= _WORD:
+            high.append(lax.shift_left(x, np.int64(shift - _WORD)))
+            continue
+        rest = np.int64(_WORD - shift)
+        high.append(lax.shift_right_arithmetic(x, rest))
+        low.append(lax.shift_left(x & np.int64((1 << rest) - 1), np.int64(shift)))
+    return _add_all(high), _add_all(low)
+
+
+def _odd_sums(words):
+    """Sums as float64, rounded to odd."""
+    if len(words) == 1:
+        return canonical.odd_integers(*words)
+    high, low = words
+    high = high + lax.shift_right_arithmetic(low, np.int64(_WORD))
+    low = low & np.int64((1 << _WORD) - 1)
+    # Of the lower word of a large sum it only matters whether it is zero.
+    large = lax.abs(high) >= np.int64(1 << (62 - _WORD))
+    sticky = lax.convert_element_type(low != 0, np.int64)
+    total = lax.select(large, (high + high) | sticky, lax.shift_left(high, np.int64(_WORD)) + low)
+    exponent = lax.select(large, lax.full_like(high, _WORD - 1), lax.full_like(high, 0))
+    return canonical.guard(canonical.odd_integers(total) * canonical.power_of_two(exponent))
+
+
 def _in_blocks(dot, block, lhs, rhs, dimension_numbers):
-    """``dot(lhs, rhs, numbers)``, an int64 ``dot_general``, as sums of at most ``block`` terms."""
+    """The words of ``dot(lhs, rhs, numbers)`` by sums of at most ``block`` terms."""
     contracting, batch = dimension_numbers
     terms = math.prod(lhs.shape[d] for d in contracting[0])
 
@@ -165,42 +207,60 @@ def _in_blocks(dot, block, lhs, rhs, dimension_numbers):
         x = lax.transpose(x, [*batch[i], *free, *contracting[i]])
         return lax.reshape(x, [*x.shape[: len(batch[i]) + len(free)], terms])
 
-    lhs, rhs = flatten(lhs, 0), flatten(rhs, 1)
-    first = tuple(range(len(batch[0])))
-    numbers = ([[x.ndim - 1] for x in (lhs, rhs)], (first, first))
-    total = None
-    for start in range(0, terms, block):
-        part = dot(*(x[..., start : start + block] for x in (lhs, rhs)), numbers)
-        total = part if total is None else total + part
-    return total
+    operands = flatten(lhs, 0), flatten(rhs, 1)
+    in_front = tuple(range(len(batch[0])))
+    numbers = ([[x.ndim - 1] for x in operands], (in_front, in_front))
+    if terms <= block:
+        return dot(*operands, numbers)
+
+    def part(start, size):
+        return dot(
+            *(lax.dynamic_slice_in_dim(x, start, size, x.ndim - 1) for x in operands), numbers
+        )
+
+    first = terms % block or block
+
+    def step(i, total):
+        return tuple(map(lax.add, total, part(first + i * block, block)))
+
+    return lax.fori_loop(0, terms // block - (first == block), step, part(0, first))
 
 
-def _exact_dot(lhs, rhs, dimension_numbers):
-    """The int64 ``dot_general`` of integers of at most 2**_BITS in magnitude, in float64."""
+def _exact_dot(lhs, rhs, dimension_numbers, t):
+    """The ``dot_general`` of integers of at most 2**t in magnitude, in float64; its words."""
+    highest = t > _BITS
 
     def dot(lhs, rhs, numbers):
-        return lax.convert_element_type(lax.dot_general(lhs, rhs, numbers), np.int64)
+        parts = [(rhs, 0)]
+        if highest:
+            high = lax.round(rhs * np.float64(2.0**-_LOW), lax.RoundingMethod.TO_NEAREST_EVEN)
+            parts = [(high, _LOW), (rhs - high * np.float64(1 << _LOW), 0)]
+        sums = [(lax.dot_general(lhs, part, numbers), shift) for part, shift in parts]
+        return _words([(lax.convert_element_type(x, np.int64), shift) for x, shift in sums], t)
 
-    block = 1 << (_EXACT - 2 * _BITS)  # so many products have an exact sum in float64
+    # So many products have an exact sum in float64.
+    block = 1 << (_EXACT - (2 * _HIGHEST_BITS - _LOW if highest else 2 * _BITS))
     if math.prod(lhs.shape[d] for d in dimension_numbers[0][0]) <= block:
         return dot(lhs, rhs, dimension_numbers)
     return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
 
 
-#: So many products of digits have a sum of less than 2**31, three to a term.
+#: So many terms have a sum of less than 2**31: of up to four products of digits, of which, if
+#: there are four, two are with last digits, and these are at most 2**6 in magnitude.
 _DIGIT_BLOCK = 1 << 15
 
 
-def digit_dot(lhs, rhs, dimension_numbers, *, dot_of_integers):
+def digit_dot(lhs, rhs, dimension_numbers, t, *, dot_of_integers):
     """:func:`_exact_dot` by ``dot_of_integers``, a ``dot_general`` of int8 in int32.
 
-    Each integer is three digits of 8 bits with a sign, d[0] + 2**8 d[1] + 2**16 d[2].  The
+    Each integer is three digits of 8 bits with a sign, d[0] + 2**8 d[1] + 2**16 d[2], or four.  The
     products of digits with one sum of indices are added as terms of one int8 product in int32.
     """
+    count = 3 if t <= _BITS else 4
 
     def digits(x):
         rest, found = lax.convert_element_type(x, np.int32), []
-        for _ in range(3):
+        for _ in range(count):
             digit = ((rest + 128) & 255) - 128
             rest = lax.shift_right_arithmetic(rest - digit, np.int32(8))
             found.append(lax.convert_element_type(digit, np.int8))
@@ -210,15 +270,14 @@ def digit_dot(lhs, rhs, dimension_numbers, *, dot_of_integers):
         terms = lhs.shape[-1]
         lhs = lax.concatenate(digits(lhs), lhs.ndim - 1)
         rhs = lax.concatenate(digits(rhs)[::-1], rhs.ndim - 1)
-        total = None
-        for weight in range(5):
-            low, high = max(0, weight - 2), min(2, weight)  # the digits of lhs
+        parts, last = [], count - 1
+        for weight in range(2 * count - 1):
+            low, high = max(0, weight - last), min(last, weight)  # the digits of lhs
             a = lhs[..., low * terms : (high + 1) * terms]
-            b = rhs[..., (2 - weight + low) * terms : (3 - weight + high) * terms]
+            b = rhs[..., (last - weight + low) * terms : (count - weight + high) * terms]
             part = dot_of_integers(a, b, dimension_numbers=numbers)
-            part = lax.shift_left(lax.convert_element_type(part, np.int64), np.int64(8 * weight))
-            total = part if total is None else total + part
-        return total
+            parts.append((lax.convert_element_type(part, np.int64), 8 * weight))
+        return _words(parts, t)
 
     return _in_blocks(dot, _DIGIT_BLOCK, lhs, rhs, dimension_numbers)
 
@@ -234,6 +293,7 @@ def conv_general_dilated_body(
     dimension_numbers,
     feature_group_count,
     batch_group_count,
+    precision=None,
     exact_dot=None,
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
@@ -302,13 +362,13 @@ def conv_general_dilated_body(
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, terms)
+        t = grid_bits(terms, precision)
+        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, t)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, exact_dot, lhs, rhs, terms):
+def _convolution(convolve, exact_dot, lhs, rhs, t):
     """The result from the operands by groups; ``[batch, groups * outs, ...]``."""
-    t = grid_bits(terms)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
@@ -322,7 +382,7 @@ def _convolution(convolve, exact_dot, lhs, rhs, terms):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = convolve(alpha, beta, exact_dot)
+    total = convolve(alpha, beta, lambda *args: _odd_sums(exact_dot(*args, t)))
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)
@@ -330,7 +390,7 @@ def _convolution(convolve, exact_dot, lhs, rhs, terms):
 
     exponent = broadcast(e, (1, 0)) + broadcast(f, (1, 2)) + (2 - 2 * t)
     exponent = lax.reshape(exponent, [lhs.shape[1], rhs.shape[0] * rhs.shape[1]])
-    result = canonical.from_integers(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
+    result = canonical.scale_to_float32(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
     finite = _all(left_finite, right_finite)
     ieee = functools.partial(convolve, dot_general=lax.dot_general)
     return _with_infinities(ieee, lhs, rhs, finite, result)

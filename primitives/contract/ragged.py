@@ -19,6 +19,7 @@ def _ragged_dot_general(
     group_sizes,
     *,
     ragged_dot_dimension_numbers,
+    precision=None,
     preferred_element_type=None,
     group_offset=None,
     **_,
@@ -32,7 +33,7 @@ def _ragged_dot_general(
         )
     (ragged,) = numbers.lhs_ragged_dimensions
     group = _groups(lhs.shape[ragged], group_sizes)
-    options = {"preferred_element_type": preferred_element_type}
+    options = {"precision": precision, "preferred_element_type": preferred_element_type}
     if ragged not in contracting[0]:
         (axis,) = numbers.rhs_group_dimensions
         return _rows_of_groups(lhs, rhs, group, ragged, axis, contracting, options)

@@ -131,14 +131,12 @@ struct Problem {
   const Element* lhs;
   const Element* rhs;
   Result* out;
+  Terms terms;
 };
 
 // ---- Blocks -----------------------------------------------------------------------------
 
-// Of a block of k: a panel of it stays in the L2 cache, and a sum of products of integers below
-// 2**22 in magnitude stays within 2**51.
-template <class Element>
-constexpr int64_t kTerms = 1024 / sizeof(Element);
+constexpr Terms kChains = {0, INT64_MAX, 256};  // a panel of a block stays in the L2 cache
 constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 12;  // too few rows to repay packing
 constexpr int64_t kSmall = 1 << 16;    // multiply-adds that are not worth another thread
@@ -159,7 +157,8 @@ void run_block(const Problem<Element, Result>& p, const Chains<Element, Result>&
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = (columns + width - 1) / width;
-  const int64_t terms = std::min(kTerms<Element>, std::max<int64_t>(1, p.k.size));
+  const int64_t k_end = std::min(p.terms.end, p.k.size);
+  const int64_t terms = std::max<int64_t>(1, std::min(p.terms.block, k_end - p.terms.begin));
   std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
   std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms);
   p.m.offsets(kLhs, m0, rows, lhs_m.data());
@@ -178,11 +177,12 @@ void run_block(const Problem<Element, Result>& p, const Chains<Element, Result>&
   std::unique_ptr<Result[]> accumulators(all_direct ? nullptr : new Result[rows * panels * width]);
   std::unique_ptr<Element[]> panel(new Element[terms * width]);
 
-  for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
-    const int64_t here_k = std::min(terms, p.k.size - k0);
+  const int64_t k_begin = p.terms.begin;
+  for (int64_t k0 = k_begin; k0 == k_begin || k0 < k_end; k0 += terms) {
+    const int64_t here_k = std::max<int64_t>(0, std::min(terms, k_end - k0));
     p.k.offsets(kLhs, k0, here_k, lhs_k.data());
     p.k.offsets(kRhs, k0, here_k, rhs_k.data());
-    const bool first = k0 == 0, last = k0 + here_k == p.k.size;
+    const bool first = k0 == k_begin, last = k0 + terms >= k_end;
     for (int64_t j = 0; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
@@ -284,7 +284,7 @@ void run_problem(Problem<Element, Result> problem, int64_t threads,
 template <class Element, class Result>
 ffi::Error contract(ffi::ThreadPool* pool, const Element* lhs, int64_t lhs_count,
                     const Element* rhs, int64_t rhs_count, ffi::Span<const int64_t> problems,
-                    Result* out, int64_t out_count) {
+                    Result* out, int64_t out_count, Terms terms) {
   const int64_t counts[] = {lhs_count, rhs_count, out_count};
   const int64_t* at = problems.begin();
   while (at < problems.end()) {
@@ -292,7 +292,7 @@ ffi::Error contract(ffi::ThreadPool* pool, const Element* lhs, int64_t lhs_count
     const int64_t axes = at[3];
     at += 4;
     Problem<Element, Result> problem = {
-        {}, {}, {}, {}, lhs + offsets[kLhs], rhs + offsets[kRhs], out + offsets[kOut]};
+        {}, {}, {}, {}, lhs + offsets[kLhs], rhs + offsets[kRhs], out + offsets[kOut], terms};
     Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
     for (int64_t i = 0; i < axes; ++i, at += 5) dimensions[at[0]]->add(at[1], at + 2);
     if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
@@ -309,9 +309,9 @@ ffi::Error contract(ffi::ThreadPool* pool, const Element* lhs, int64_t lhs_count
 }
 
 template ffi::Error contract(ffi::ThreadPool*, const float*, int64_t, const float*, int64_t,
-                             ffi::Span<const int64_t>, float*, int64_t);
+                             ffi::Span<const int64_t>, float*, int64_t, Terms);
 template ffi::Error contract(ffi::ThreadPool*, const double*, int64_t, const double*, int64_t,
-                             ffi::Span<const int64_t>, int64_t*, int64_t);
+                             ffi::Span<const int64_t>, int64_t*, int64_t, Terms);
 
 namespace {
 
@@ -319,7 +319,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
                   ffi::Span<const int64_t> problems, ffi::ResultBuffer<ffi::F32> out) {
   return contract<float, float>(&pool, lhs.typed_data(), lhs.element_count(), rhs.typed_data(),
                                 rhs.element_count(), problems, out->typed_data(),
-                                out->element_count());
+                                out->element_count(), kChains);
 }
 
 }  // namespace

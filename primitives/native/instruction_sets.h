@@ -43,12 +43,24 @@ struct Along {
 // Below every exponent: of zeros.
 constexpr int32_t kNone = -(1 << 20);
 
+// Exact sums, of high * 2**shift + low; high may be null.
+struct Sum {
+  const int64_t *high, *low;
+  int shift;
+};
+
+// Bits of the lower part of an integer that is split.
+constexpr int kLow = 15;
+
 // Integers on grids; grids.h says which.
 struct Grids {
-  bool (*largest)(const float* x, int64_t n, Along<const int32_t> at, Along<int32_t> to);
-  void (*round)(const float* x, int64_t n, Along<const double> a, Along<const double> b,
-                double* integers);
-  void (*scale)(const int64_t* integers, int64_t n, Along<const double> a, Along<const double> b,
+  bool (*largest)(const float* x, int64_t runs, int64_t n, Along<const int32_t> at,
+                  Along<int32_t> to);
+  void (*round)(const float* x, int64_t runs, int64_t n, Along<const double> a,
+                Along<const double> b, double* integers);
+  void (*split)(double* integers, int64_t n, double* high);
+  void (*carry)(Sum sums, int64_t n, int64_t* high, int64_t* low);
+  void (*scale)(Sum sums, int64_t runs, int64_t n, Along<const double> a, Along<const double> b,
                 float* x);
 };
 

@@ -24,6 +24,13 @@ namespace {
 constexpr int64_t kBlock = 1 << 14;  // elements that are worth a thread
 constexpr int64_t kRun = 16;         // elements that lie together and are worth a call
 
+// Integers of up to 22 bits have products whose sums are below 2**51 for 128 terms, and fit into
+// 64 bits for as many as t allows.  Longer ones, of up to 30 bits, are split in the right operand:
+// products with its parts have such sums for 64 terms, and fit for kMost.
+constexpr int64_t kBits = 22;
+constexpr int64_t kBlock22 = 128, kBlock30 = 64;
+constexpr int64_t kMost = 1 << 17;
+
 // An array in the order of its memory, and which of two kinds of exponents go with its elements.
 struct Layout {
   struct Axis {
@@ -43,13 +50,12 @@ struct Layout {
       outer.push_back({axes[3 * i], {axes[3 * i + 1], axes[3 * i + 2]}});
       outer_size *= axes[3 * i];
     }
-    bool simple = count - inner <= 1;
-    for (int kind = 0; simple && inner < count && kind < 2; ++kind) {
-      step[kind] = axes[3 * inner + 1 + kind];
-      simple = step[kind] == 0 || step[kind] == 1;
-    }
-    if (simple) return;
     for (int kind = 0; kind < 2; ++kind) {
+      bool moves = false;
+      for (int64_t d = inner; d < count; ++d) moves |= axes[3 * d + 1 + kind] != 0;
+      if (!moves) continue;
+      step[kind] = axes[3 * inner + 1 + kind];
+      if (count - inner == 1 && step[kind] == 1) continue;
       offsets[kind] = {0};
       for (int64_t d = inner; d < count; ++d) {
         std::vector<int32_t> longer;
@@ -68,7 +74,8 @@ struct Layout {
     return {first, step[kind], offsets[kind].empty() ? nullptr : offsets[kind].data()};
   }
 
-  // Calls visit(the first element, the two positions among the exponents) for the runs of a part.
+  // Calls visit(the first element, how many runs that share exponents, the two positions among the
+  // exponents) for the runs of a part.
   template <class Visit>
   void runs(int64_t begin, int64_t end, Visit visit) const {
     std::vector<int64_t> at(outer.size());
@@ -77,8 +84,12 @@ struct Layout {
       at[d] = rest % outer[d].size;
       for (int kind : {0, 1}) position[kind] += at[d] * outer[d].step[kind];
     }
-    for (int64_t i = begin; i < end; ++i) {
-      visit(i * run, position);
+    const bool shared = !outer.empty() && !outer.back().step[0] && !outer.back().step[1];
+    for (int64_t i = begin; i < end;) {
+      const int64_t count = shared ? std::min(end - i, outer.back().size - at.back()) : 1;
+      visit(i * run, count, position);
+      i += count;
+      if (shared) at.back() += count - 1;
       for (size_t d = outer.size(); d-- > 0;) {
         for (int kind : {0, 1}) position[kind] += outer[d].step[kind];
         if (++at[d] < outer[d].size) break;
@@ -115,8 +126,8 @@ std::vector<int32_t> largest(const Machine& machine, const float* x, const Layou
   machine.parts(layout, machine.threads, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> mine(count, kNone);
     bool all_finite = true;
-    layout.runs(begin, end, [&](int64_t first, const int64_t* at) {
-      all_finite &= machine.grids.largest(x + first, layout.run,
+    layout.runs(begin, end, [&](int64_t first, int64_t runs, const int64_t* at) {
+      all_finite &= machine.grids.largest(x + first, runs, layout.run,
                                           layout.along(1 - kind, others.data() + at[1 - kind]),
                                           layout.along(kind, mine.data() + at[kind]));
     });
@@ -140,13 +151,14 @@ std::vector<double> powers(const std::vector<int32_t>& exponents, int sign, int6
   return result;
 }
 
-// f(array elements that lie together and what goes with them), over the whole array.
+// f(the first of the elements, runs of them that lie together, and what goes with each), over the
+// whole array.
 template <class Function>
 void for_runs(const Machine& machine, const Layout& layout, const std::vector<double>& first,
               const std::vector<double>& second, Function f) {
   machine.parts(layout, 4 * machine.threads, [&](int64_t begin, int64_t end) {
-    layout.runs(begin, end, [&](int64_t at, const int64_t* position) {
-      f(at, layout.along(0, first.data() + position[0]),
+    layout.runs(begin, end, [&](int64_t at, int64_t runs, const int64_t* position) {
+      f(at, runs, layout.along(0, first.data() + position[0]),
         layout.along(1, second.data() + position[1]));
     });
   });
@@ -190,11 +202,12 @@ std::unique_ptr<float[]> signs(const float* x, int64_t count) {
 // problems: see contract.h.  lhs_layout, rhs_layout and out_layout: the axes of the array in the
 // order of its memory, of each its size and how far it moves among the exponents of the terms and
 // of the rows; of the terms and of the columns; of the rows and of the columns.  counts: how many
-// exponents the terms, the rows and the columns have.  t: the bits of the grids.
+// exponents the terms, the rows and the columns have.  terms: those of a sum.  t: the bits of the
+// grids.
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<ffi::F32> rhs,
                   ffi::Span<const int64_t> problems, ffi::Span<const int64_t> lhs_layout,
                   ffi::Span<const int64_t> rhs_layout, ffi::Span<const int64_t> out_layout,
-                  ffi::Span<const int64_t> counts, int64_t t,
+                  ffi::Span<const int64_t> counts, int64_t terms_of_sum, int64_t t,
                   ffi::ResultBuffer<ffi::F32> out) {
   const Machine machine = {&pool, std::max<int64_t>(1, pool.num_threads()),
                            instruction_set().grids};
@@ -223,24 +236,51 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   auto term_scale = powers(s, 1, t - 1);
   for (int64_t i = 0; i < terms; ++i) term_scale[i] = used[i] ? term_scale[i] : 0;
   const auto row_scale = powers(e, -1, 0);
-  Memory memory = take_memory(a_count + b_count + out_count);
-  int64_t* const total = memory.words.get();
-  double* const alpha = reinterpret_cast<double*>(total + out_count);
+  const bool is_split = t > kBits, is_long = is_split && terms_of_sum > kMost;
+  Memory memory = take_memory(a_count + (is_split ? 2 : 1) * b_count +
+                              (is_long ? 4 : is_split ? 2 : 1) * out_count);
+  double* const alpha = reinterpret_cast<double*>(memory.words.get());
   double* const beta = alpha + a_count;
-  for_runs(machine, in_a, term_scale, row_scale, [&](int64_t at, auto terms, auto rows) {
-    machine.grids.round(a + at, in_a.run, terms, rows, alpha + at);
-  });
-  for_runs(machine, in_b, powers(s, -1, t - 1), powers(f, -1, 0),
-           [&](int64_t at, auto terms, auto columns) {
-             machine.grids.round(b + at, in_b.run, terms, columns, beta + at);
+  double* const beta_high = is_split ? beta + b_count : nullptr;
+  int64_t* const low = reinterpret_cast<int64_t*>((is_split ? beta_high : beta) + b_count);
+  int64_t* const high = is_split ? low + out_count : nullptr;
+  for_runs(machine, in_a, term_scale, row_scale,
+           [&](int64_t at, int64_t runs, auto terms, auto rows) {
+             machine.grids.round(a + at, runs, in_a.run, terms, rows, alpha + at);
            });
-  const ffi::Error error = contract<double, int64_t>(&pool, alpha, a_count, beta, b_count,
-                                                     problems, total, out_count);
-  if (error.failure()) return error;
+  for_runs(machine, in_b, powers(s, -1, t - 1), powers(f, -1, 0),
+           [&](int64_t at, int64_t runs, auto terms, auto columns) {
+             machine.grids.round(b + at, runs, in_b.run, terms, columns, beta + at);
+             if (is_split) machine.grids.split(beta + at, runs * in_b.run, beta_high + at);
+           });
+  Sum total = {high, low, kLow};
+  if (is_long) {
+    int64_t* const words = high + out_count;
+    std::fill_n(words, 2 * out_count, 0);
+    total = {words, words + out_count, 32};
+  }
+  const int64_t most = is_split ? kMost : terms_of_sum;
+  for (int64_t begin = 0; begin < terms_of_sum; begin += most) {
+    const Terms part = {begin, begin + most, is_split ? kBlock30 : kBlock22};
+    for (const auto& [from, to] : {std::pair(beta, low), std::pair(beta_high, high)}) {
+      if (!to) continue;
+      const ffi::Error error = contract<double, int64_t>(&pool, alpha, a_count, from, b_count,
+                                                         problems, to, out_count, part);
+      if (error.failure()) return error;
+    }
+    if (!is_long) break;
+    machine.parts(in_out, machine.threads, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * in_out.run;
+      machine.grids.carry({high + at, low + at, kLow}, end * in_out.run - at,
+                          high + out_count + at, high + 2 * out_count + at);
+    });
+  }
   float* to = out->typed_data();
   for_runs(machine, in_out, powers(e, 1, 1 - t), powers(f, 1, 1 - t),
-           [&](int64_t at, auto rows, auto columns) {
-             machine.grids.scale(total + at, in_out.run, rows, columns, to + at);
+           [&](int64_t at, int64_t runs, auto rows, auto columns) {
+             const Sum here = {total.high ? total.high + at : nullptr, total.low + at,
+                               total.shift};
+             machine.grids.scale(here, runs, in_out.run, rows, columns, to + at);
            });
   keep(std::move(memory));
   if (finite) return ffi::Error::Success();
@@ -248,7 +288,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   auto ieee = buffer<float>(out_count);
   const ffi::Error failed = contract<float, float>(&pool, signs(a, a_count).get(), a_count,
                                                    signs(b, b_count).get(), b_count, problems,
-                                                   ieee.get(), out_count);
+                                                   ieee.get(), out_count, Terms{});
   if (failed.failure()) return failed;
   for (int64_t i = 0; i < out_count; ++i) {
     if (!std::isfinite(ieee[i])) to[i] = ieee[i];
@@ -269,5 +309,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_order_independent, repjax::handle,
                                   .Attr<ffi::Span<const int64_t>>("rhs_layout")
                                   .Attr<ffi::Span<const int64_t>>("out_layout")
                                   .Attr<ffi::Span<const int64_t>>("counts")
+                                  .Attr<int64_t>("terms")
                                   .Attr<int64_t>("t")
                                   .Ret<ffi::Buffer<ffi::F32>>());

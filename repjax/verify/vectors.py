@@ -335,6 +335,20 @@ def _contractions(pick) -> Iterator[Case]:
         yield Case(f"conv_general_dilated {order}", convolution, (images, kernel), kept)
         yield Case(f"conv_general_dilated {order}, gradients", gradients, (images, kernel), kept)
 
+    def highest(function):
+        def finer(*arguments):
+            with jax.default_matmul_precision("highest"):
+                return function(*arguments)
+
+        return finer
+
+    for name, function, arguments in (
+        ("dot_general", products, (a, b, q, k)),
+        ("conv_general_dilated", gradients, (images, kernel)),
+    ):
+        name = f"{name} order_independent, highest"
+        yield Case(name, highest(function), arguments, {"contraction": "order_independent"})
+
 
 # --- scatters and linear algebra --------------------------------------------------------
 
