@@ -37,7 +37,6 @@ class Format:
 
     float_dtype: np.dtype
     int_dtype: np.dtype
-    unsigned_dtype: np.dtype
     mantissa_bits: int
     bias: int
     magnitude: int  # mask of everything but the sign
@@ -53,7 +52,6 @@ def _format(float_dtype, int_dtype, exponent_bits: int) -> Format:
     return Format(
         float_dtype=np.dtype(float_dtype),
         int_dtype=np.dtype(int_dtype),
-        unsigned_dtype=np.dtype(f"uint{width}"),
         mantissa_bits=mantissa_bits,
         bias=(1 << (exponent_bits - 1)) - 1,
         magnitude=(1 << (width - 1)) - 1,
@@ -99,16 +97,6 @@ def _const(i, value: int):
     return lax.full_like(i, value)
 
 
-def _unsigned(x):
-    """The bits of ``x``, unsigned, and twice its magnitude: the sign shifted out.
-
-    One addition of the bits to themselves, where a mask would be a constant to broadcast as
-    well: guards are most of what a program has to compile.
-    """
-    u = lax.bitcast_convert_type(x, format_of(x).unsigned_dtype)
-    return u, u + u
-
-
 def _zero_where(condition, i):
     return lax.select(condition, _const(i, 0), i)
 
@@ -120,31 +108,32 @@ def guard(x):
     here.  NaNs keep their payload; see :func:`canonicalize`.
     """
     f = format_of(x)
-    u, twice = _unsigned(x)
-    return from_bits(_zero_where(lax.le(twice, _const(u, 2 * f.tiny)), u), x.dtype)
+    i = bits(x)
+    return from_bits(_zero_where(lax.le(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
 
 
 def flush(x):
     """Canonical zero wherever ``x`` is -0 or subnormal; the guard of add and subtract."""
     f = format_of(x)
-    u, twice = _unsigned(x)
-    return from_bits(_zero_where(lax.lt(twice, _const(u, 2 * f.tiny)), u), x.dtype)
+    i = bits(x)
+    return from_bits(_zero_where(lax.lt(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
 
 
 def canonicalize(x):
     """The canonical value of any bit pattern: :func:`flush`, and one NaN."""
     f = format_of(x)
-    u, twice = _unsigned(x)
-    u = _zero_where(lax.lt(twice, _const(u, 2 * f.tiny)), u)
-    u = lax.select(lax.gt(twice, _const(u, 2 * f.infinity)), _const(u, f.nan), u)
-    return from_bits(u, x.dtype)
+    i = bits(x)
+    magnitude = i & _const(i, f.magnitude)
+    i = _zero_where(lax.lt(magnitude, _const(i, f.tiny)), i)
+    i = lax.select(lax.gt(magnitude, _const(i, f.infinity)), _const(i, f.nan), i)
+    return from_bits(i, x.dtype)
 
 
 def is_nan(x):
     """Where ``x`` is NaN, decided on the bits (a float comparison may be folded)."""
     f = format_of(x)
-    u, twice = _unsigned(x)
-    return lax.gt(twice, _const(u, 2 * f.infinity))
+    i = bits(x)
+    return lax.gt(i & _const(i, f.magnitude), _const(i, f.infinity))
 
 
 def broadcast(*arrays):
