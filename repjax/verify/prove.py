@@ -11,7 +11,7 @@ set.  That other programs agree, where the compiler may contract multiply-adds e
 is what the bounds in ``primitives/elementary`` and ``tests/test_elementary.py`` are for.
 
 A program whose results are those of a proven one, bit for bit, is proven as well, and
-hashing results is much faster than asking the oracle: ``--by-digest`` proves that way
+hashing results is faster than asking the oracle: ``--by-digest`` proves that way
 wherever the folder has a certificate of the same function and inputs.
 
 **Digest, format 1.**  The results' bits, 32-bit little-endian, in the order of the inputs,
@@ -242,7 +242,8 @@ def _by_digest(head: dict[str, Any], proven: dict[str, Any]) -> dict[str, Any]:
     """The certificate of a program with the results of a proven one."""
     # The oracle was asked for that proof, by its libraries.
     versions = {key: proven["versions"][key] for key in oracle.versions()}
-    return {**proven, **head, "versions": {**head["versions"], **versions}}
+    undated = {key: value for key, value in proven.items() if key != "date"}
+    return {**undated, **head, "versions": {**head["versions"], **versions}}
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
@@ -339,7 +340,7 @@ def prove(
         head = pool.submit(describe, name, walk, isa).result()
         if known is not None and {key: known.get(key) for key in head} == head:
             return known
-        if proven is not None and all(proven[key] == head[key] for key in SAME_CLAIM):
+        if proven is not None and all(proven.get(key) == head[key] for key in SAME_CLAIM):
             hashed: dict[int, Any] = {}
             _run_blocks(pool, processes, hash_block, name, pieces, hashed, report)
             if _digest([hashed[i] for i in range(len(pieces))]) == proven["results"]:
@@ -518,7 +519,7 @@ def _find_proven(folder: pathlib.Path, name: str, inputs: str) -> dict[str, Any]
     """A certificate without misrounded results, for whatever instruction set."""
     for isa in (*ISAS, "native"):
         path = folder / f"{name}-{isa}{inputs}.json"
-        if path.exists() and not (proven := json.loads(path.read_text()))["misrounded"]:
+        if path.exists() and (proven := json.loads(path.read_text())).get("misrounded") == 0:
             return proven
     return None
 
