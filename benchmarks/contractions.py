@@ -13,7 +13,6 @@ time against size, for which matplotlib must be installed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pathlib
 import time
@@ -27,6 +26,7 @@ from training import HIGHEST, WAYS, networks, precision, trainer
 
 import repjax
 from repjax.primitives.interpret import Context, interpret_closed
+from repjax.verify import conformance
 
 SQUARES = (64, 128, 256, 512, 1024, 2048)
 
@@ -255,10 +255,8 @@ def main() -> None:
     info["load average"] = f"{os.getloadavg()[0]:.1f}"  # on an idle machine that of this program
     print("\n" + report(times, errors, info))
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.with_suffix(".md").write_text(report(times, errors, info))
         figures = {"environment": info, "times": times, "errors": errors}
-        arguments.output.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        conformance.write(arguments.output, figures, report(times, errors, info))
         if not arguments.quick:
             plot(times, arguments.output.with_suffix(".png"))
 

@@ -10,7 +10,6 @@ with --output, writes NAME.md and NAME.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pathlib
 import platform
@@ -26,6 +25,7 @@ from jax import lax
 
 import repjax
 from repjax.models import LeNet5
+from repjax.verify import conformance
 
 
 def values(shape, seed=0):
@@ -259,11 +259,7 @@ def main() -> None:
     info = environment()
     print("\n" + table(rows, info))
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.with_suffix(".md").write_text(table(rows, info))
-        arguments.output.with_suffix(".json").write_text(
-            json.dumps({"environment": info, "cases": rows}, indent=2) + "\n"
-        )
+        conformance.write(arguments.output, {"environment": info, "cases": rows}, table(rows, info))
 
 
 if __name__ == "__main__":

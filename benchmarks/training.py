@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import pathlib
 import sys
 import time
@@ -26,6 +25,7 @@ from cpu import environment
 
 import repjax
 from repjax.models import LeNet5
+from repjax.verify import conformance
 
 ROOT = pathlib.Path(__file__).parents[1]
 HIGHEST = ", HIGHEST"
@@ -186,10 +186,7 @@ def main() -> None:
     info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
     print("\n" + report(rows, info))
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.with_suffix(".md").write_text(report(rows, info))
-        figures = {"environment": info, "rows": rows}
-        arguments.output.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        conformance.write(arguments.output, {"environment": info, "rows": rows}, report(rows, info))
 
 
 if __name__ == "__main__":
