@@ -19,7 +19,12 @@ import sysconfig
 import jax
 
 #: The names of the kernels in XLA and in the library.
-_TARGETS = ("repjax_contract", "repjax_contract_order_independent", "repjax_reduce_sum")
+_TARGETS = (
+    "repjax_contract",
+    "repjax_contract_order_independent",
+    "repjax_elementwise",
+    "repjax_reduce_sum",
+)
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 # Emulated fused multiply-adds: XLA's code for the bodies is faster.
 _SLOW = "PLAIN"
@@ -36,9 +41,17 @@ def _load() -> ctypes.CDLL | str:
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), "cpu")
     except Exception as error:  # whatever is wrong with it, there are the bodies
         return f"it cannot be loaded: {error}"
-    library.repjax_instruction_set.restype = ctypes.c_char_p
-    library.repjax_instruction_set.argtypes = library.repjax_choose.argtypes = [ctypes.c_int64]
+    for function in (library.repjax_instruction_set, library.repjax_operation):
+        function.restype = ctypes.c_char_p
+        function.argtypes = [ctypes.c_int64]
+    library.repjax_choose.argtypes = [ctypes.c_int64]
     return library
+
+
+def _names(function) -> list[str]:
+    """What a function of the library calls 0, 1 and so on."""
+    names = map(function, itertools.count())
+    return [name.decode() for name in itertools.takewhile(lambda name: name, names)]
 
 
 def instruction_sets() -> list[str]:
@@ -46,8 +59,13 @@ def instruction_sets() -> list[str]:
     library = _load()
     if isinstance(library, str):
         return []
-    names = map(library.repjax_instruction_set, itertools.count())
-    return [name.decode() for name in itertools.takewhile(lambda name: name, names)]
+    return _names(library.repjax_instruction_set)
+
+
+@functools.cache
+def operations() -> dict[str, int]:
+    """The numbers of the operations of the elementwise kernel."""
+    return {name: i for i, name in enumerate(_names(_load().repjax_operation))}
 
 
 def choose(name: str) -> None:

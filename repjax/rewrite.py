@@ -20,6 +20,7 @@ from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
+from repjax.primitives.elementwise import in_chains
 from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, struct
 from repjax.rules import match_types
 
@@ -41,13 +42,15 @@ def run(jaxpr, operands) -> list:
     inner, consts = open_jaxpr(_without_references(jaxpr))
     # Versions of JAX differ in what they have removed by now.
     inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
-    results = interpret(
-        context, inner, [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
-    )
-    if context.refusals:
-        raise RefusedError(_report(context.refusals))
-    results = [canonicalize(x) for x in results]
-    return match_types(results, [v.aval for v in inner.outvars])
+
+    def program(*operands):
+        canonical = [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
+        results = interpret(context, inner, *canonical)
+        if context.refusals:
+            raise RefusedError(_report(context.refusals))
+        return match_types(map(canonicalize, results), [v.aval for v in inner.outvars])
+
+    return in_chains(program, *operands)
 
 
 def _without_references(jaxpr):

@@ -7,11 +7,14 @@ stock primitives that hold other jaxprs.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
+from repjax.primitives.elementwise import in_chains
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
@@ -122,9 +125,13 @@ def _rewritten(context: Context, jaxpr):
     inner, _ = open_jaxpr(jaxpr)
     avals = [v.aval for v in inner.invars]
     results = [v.aval for v in inner.outvars]
-    return jax.make_jaxpr(lambda *xs: match_types(interpret_closed(context, jaxpr, xs), results))(
-        *map(struct, avals)
-    )
+
+    def program(*operands):
+        return match_types(interpret_closed(context, jaxpr, operands), results)
+
+    # Derivatives take equations as they stand.
+    chained = program if context.differentiable else functools.partial(in_chains, program)
+    return jax.make_jaxpr(chained)(*map(struct, avals))
 
 
 def match_types(values, avals):

@@ -11,6 +11,7 @@
 // order_independent.cc.
 
 #include "contract.h"
+#include "ieee.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
@@ -21,10 +22,6 @@
 
 #include "xla/ffi/api/ffi.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace ffi = xla::ffi;
 
 namespace repjax {
@@ -32,27 +29,6 @@ namespace {
 
 const Chains<float, float>& chains(const InstructionSet& set, float) { return set.floats; }
 const Chains<double, int64_t>& chains(const InstructionSet& set, double) { return set.integers; }
-
-// XLA's threads flush subnormals; inside a chain they count.
-class IeeeArithmetic {
- public:
-#if defined(__x86_64__)
-  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
-  ~IeeeArithmetic() { _mm_setcsr(saved_); }
-
- private:
-  unsigned saved_;
-#elif defined(__aarch64__)
-  IeeeArithmetic() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
-  }
-  ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
-
- private:
-  uint64_t saved_;
-#endif
-};
 
 // ---- The problem ------------------------------------------------------------------------
 

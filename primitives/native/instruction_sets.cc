@@ -56,8 +56,11 @@ namespace floats {
 constexpr int kLanes = 16, kVectors = 4;
 #include "floats.h"
 #include "sums.h"
+#include "elementwise.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
+static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
+static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 8, kVectors = 4;
@@ -81,8 +84,11 @@ namespace floats {
 constexpr int kLanes = 8, kVectors = 2;
 #include "floats.h"
 #include "sums.h"
+#include "elementwise.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
+static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
+static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 4, kVectors = 2;
@@ -106,8 +112,11 @@ namespace floats {
 constexpr int kLanes = 4, kVectors = 4;
 #include "floats.h"
 #include "sums.h"
+#include "elementwise.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
+static inline Vector root(Vector x) { return vsqrtq_f32(x); }
+static inline Wide root(Wide x) { return vsqrtq_f64(x); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 2, kVectors = 4;
@@ -128,11 +137,20 @@ namespace floats {
 constexpr int kLanes = 4, kVectors = 2;
 #include "floats.h"
 #include "sums.h"
+#include "elementwise.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
   return c;
 }
 static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
+static inline Vector root(Vector x) {
+  for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
+static inline Wide root(Wide x) {
+  for (int i = 0; i < kLanes / 2; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 2, kVectors = 2;
@@ -145,15 +163,19 @@ static inline Vector broadcast(double x) { return Vector{x, x}; }
 
 #if defined(__x86_64__)
 const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains,
-                                avx512::floats::kSums, avx512::integers::kGrids};
+                                avx512::floats::kSums, avx512::integers::kGrids,
+                                avx512::floats::kElementwise};
 const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains,
-                              avx2::floats::kSums, avx2::integers::kGrids};
+                              avx2::floats::kSums, avx2::integers::kGrids,
+                              avx2::floats::kElementwise};
 #elif defined(__aarch64__)
 const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains,
-                              neon::floats::kSums, neon::integers::kGrids};
+                              neon::floats::kSums, neon::integers::kGrids,
+                              neon::floats::kElementwise};
 #endif
 const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains,
-                               plain::floats::kSums, plain::integers::kGrids};
+                               plain::floats::kSums, plain::integers::kGrids,
+                                plain::floats::kElementwise};
 
 
 // All of this machine, the best first.
@@ -181,6 +203,14 @@ const InstructionSet& instruction_set() { return *chosen.load(); }
 extern "C" const char* repjax_instruction_set(int64_t i) {
   const auto sets = repjax::instruction_sets();
   return i < int64_t(sets.size()) ? sets[i]->name : nullptr;
+}
+
+// The name of the elementwise operation number i; null after them.
+extern "C" const char* repjax_operation(int64_t i) {
+#define REPJAX_NAME(name) #name,
+  static const char* const names[] = {REPJAX_OPERATIONS(REPJAX_NAME) nullptr};
+#undef REPJAX_NAME
+  return names[i];
 }
 
 // Chooses the instruction set number i.

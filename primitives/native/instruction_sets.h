@@ -64,12 +64,32 @@ struct Grids {
                 float* x);
 };
 
+// Operations on elements of 32 bits; elementwise.h says what they do.
+#define REPJAX_OPERATIONS(of)                                                                    \
+  of(canonicalize) of(add) of(sub) of(mul) of(div) of(neg) of(sqrt) of(rsqrt)                    \
+  of(one_minus_square) of(max) of(min) of(sign) of(eq) of(ne) of(lt) of(le)                      \
+  of(from_integer) of(integer_add) of(integer_sub) of(integer_mul) of(integer_max)               \
+  of(integer_min) of(integer_eq) of(integer_lt) of(integer_le)                                   \
+  of(bitwise_and) of(bitwise_or) of(bitwise_xor) of(bitwise_not) of(select)                      \
+  of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)
+#define REPJAX_NAME(name) name,
+enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
+#undef REPJAX_NAME
+
+// to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
+struct Elementwise {
+  int64_t lanes;
+  void (*apply)(Operation operation, int64_t count, const int32_t* a, const int32_t* b,
+                const int32_t* c, int32_t* to);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains<float, float>& floats;
   const Chains<double, int64_t>& integers;
   const Sums& sums;
   const Grids& grids;
+  const Elementwise& elementwise;
 };
 
 // The one that is used.

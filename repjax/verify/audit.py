@@ -1,7 +1,7 @@
 """Audit a compiled program: which of its operations on floats does repjax not answer for?
 
-Every primitive of repjax is lowered to a function of its own (``repjax_add``, ``repjax_exp``).
-Outside of these functions a reproducible program may only move, compare and select
+Every primitive of repjax is lowered to a function of its own (``repjax_add``, ``repjax_exp``) or
+to a call of a kernel.  Outside of these a reproducible program may only move, compare and select
 floating-point values.  :func:`audit` walks the program that JAX hands to the compiler, which is
 after every transformation and rule, and reports what else is there.
 """
@@ -58,7 +58,7 @@ def audit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Findi
       One :class:`Finding` each, in the order of the program; none for a reproducible function
       and under the switch.
 
-    The functions of repjax are known by their names, and not looked into.
+    The functions and kernels of repjax are known by their names, and not looked into.
 
     Example::
 
@@ -97,7 +97,7 @@ def _functions(module: ir.Module) -> list[Any]:
 
 def _symbol(operation, attribute: str) -> str:
     value = operation.attributes[attribute]
-    kind = ir.StringAttr if attribute == "sym_name" else ir.FlatSymbolRefAttr
+    kind = ir.FlatSymbolRefAttr if attribute == "callee" else ir.StringAttr
     return kind(value).value
 
 
@@ -116,6 +116,10 @@ def _types(operation) -> list[ir.Type]:
 
 def _is_exact(operation) -> bool:
     if operation.name in EXACT or operation.name.startswith(_DIALECTS):
+        return True
+    if operation.name == "stablehlo.custom_call" and (
+        _symbol(operation, "call_target_name").startswith(PREFIX)
+    ):
         return True
     types = _types(operation)
     if operation.name == "stablehlo.convert" and types[0] == types[1]:  # between weak types

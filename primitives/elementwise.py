@@ -1,0 +1,609 @@
+"""Chains of elementwise operations as calls of one C++ kernel, for CPU.
+
+XLA makes a loop of each chain and has LLVM compile it, which is most of what the first call of
+a deep program costs.  The kernel is compiled already: it interprets a chain block by block, so
+that what is between its operations stays in the cache (as numexpr does for NumPy).
+
+:func:`evaluate` finds the chains of a program that has been rewritten and binds each as one
+primitive, ``repjax_chain``.  Where there is no kernel (other platforms, several devices, which
+XLA would have to split it over), the primitive is its equations again: the same bits.
+
+A chain may neither wait for what another needs of it nor the other way round.  So each
+elementwise equation has a *level*: how many equations that are not elementwise, or of another
+size, there are at most on the way to it.  A chain is a connected set of equations of one level
+and size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax.extend.core import Literal, Primitive
+from jax.interpreters import batching, mlir
+
+from repjax.primitives import native
+from repjax.primitives.arithmetic import canonicalize_p, multiplication_chain
+from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
+
+_TYPES = frozenset(map(np.dtype, (np.float32, np.int32, np.uint32, np.bool_)))
+_FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
+
+# --- what the kernel computes ---------------------------------------------------------
+
+
+class _Emitter:
+    """The instructions of a chain; values are numbers, in the order they are made."""
+
+    def __init__(self):
+        self.values = 0
+        self.constants: dict[int, int] = {}  # bits to value
+        self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
+
+    def value(self) -> int:
+        self.values += 1
+        return self.values - 1
+
+    def constant(self, bits: int) -> int:
+        bits = (bits + (1 << 31)) % (1 << 32) - (1 << 31)
+        if bits not in self.constants:
+            self.constants[bits] = self.value()
+        return self.constants[bits]
+
+    def __call__(self, operation: str, *operands: int) -> int:
+        result = self.value()
+        self.instructions.append((operation, result, operands))
+        return result
+
+
+def _bits(value, dtype) -> int:
+    value = np.asarray(value, dtype)
+    return -int(value) if dtype == _BOOL else int(value.view(np.int32))
+
+
+def _integer_pow(emit, equation, x):
+    y = equation.params["y"]
+    one = emit.constant(_bits(1, _FLOAT))
+    if y == 0:
+        return one
+    power = multiplication_chain(functools.partial(emit, "mul"), x, abs(y))
+    return power if y > 0 else emit("div", one, power)
+
+
+def _from_float_comparison(name, swapped=False):
+    def compare(emit, equation, x, y):
+        dtype = equation.invars[0].aval.dtype
+        if swapped:
+            x, y = y, x
+        if dtype == _FLOAT:
+            return emit(name, x, y)
+        if dtype == np.uint32:  # in the order of signed integers
+            x, y = (emit("bitwise_xor", a, emit.constant(1 << 31)) for a in (x, y))
+        return emit(f"integer_{name}", x, y)
+
+    return compare
+
+
+def _ne(emit, equation, x, y):
+    if equation.invars[0].aval.dtype == _FLOAT:
+        return emit("ne", x, y)
+    return emit("bitwise_not", emit("integer_eq", x, y))
+
+
+def _convert(emit, equation, x):
+    old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    if old == new:
+        return x
+    if new == _BOOL:
+        zero = emit.constant(0)
+        if old == _FLOAT:
+            return emit("ne", x, zero)
+        return emit("bitwise_not", emit("integer_eq", x, zero))
+    if old == _BOOL:
+        return emit("bitwise_and", x, emit.constant(_bits(1, new)))
+    return emit("from_integer", x) if new == _FLOAT else x
+
+
+def _abs(emit, equation, x):
+    return emit("bitwise_and", x, emit.constant(0x7FFFFFFF))
+
+
+def _extremum(name):
+    def extremum(emit, equation, x, y):
+        return emit(name if equation.invars[0].aval.dtype == _FLOAT else f"integer_{name}", x, y)
+
+    return extremum
+
+
+def _clamp(emit, equation, low, x, high):
+    return _extremum("min")(emit, equation, _extremum("max")(emit, equation, low, x), high)
+
+
+def _plain(name: str):
+    return lambda emit, equation, *operands: emit(name, *operands)
+
+
+def _same(emit, equation, x):
+    return x
+
+
+_Function = Callable[..., int]
+_FLOATS: dict[str, _Function] = {
+    **{PREFIX + name: _plain(name) for name in ("canonicalize", "add", "sub", "mul", "div")},
+    **{PREFIX + name: _plain(name) for name in ("neg", "sqrt", "rsqrt", "one_minus_square")},
+    PREFIX + "square": lambda emit, equation, x: emit("mul", x, x),
+    PREFIX + "integer_pow": _integer_pow,
+    PREFIX + "convert_element_type": _convert,
+    "sign": _plain("sign"),
+    "abs": _abs,
+}
+_INTEGERS: dict[str, _Function] = {
+    **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
+    **{name: _plain(f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
+    **{f"shift_{name}": _plain(f"shift_{name}") for name in ("left", "right_logical")},
+    "shift_right_arithmetic": _plain("shift_right_arithmetic"),
+    "convert_element_type": _convert,
+}
+_ANY: dict[str, _Function] = {
+    **{name: _from_float_comparison(name) for name in ("eq", "lt", "le")},
+    **{name: _from_float_comparison(other, True) for name, other in (("gt", "lt"), ("ge", "le"))},
+    "ne": _ne,
+    "select_n": _plain("select"),
+    "max": _extremum("max"),
+    "min": _extremum("min"),
+    "clamp": _clamp,
+    "bitcast_convert_type": _same,
+}
+#: The same elements, in memory as they are.
+_ALIASES = frozenset(
+    f"{PREFIX}materialize reshape squeeze expand_dims copy copy_p name stop_gradient".split()
+)
+
+
+def _function(equation) -> _Function | None:
+    """How the kernel computes an equation, or None."""
+    name, avals = equation.primitive.name, [v.aval for v in (*equation.invars, *equation.outvars)]
+    if not all(getattr(aval, "dtype", None) in _TYPES for aval in avals):
+        return None
+    types = [aval.dtype for aval in avals]
+    if avals[-1].size == 0 or len(equation.outvars) != 1 or equation.effects:
+        return None
+    if name == "select_n" and (len(types) != 4 or types[0] != _BOOL):
+        return None
+    if name in ("lt", "le", "gt", "ge", "max", "min", "clamp") and _BOOL in types[:-1]:
+        return None
+    if name in ("max", "min", "clamp") and np.uint32 in types:
+        return None
+    if name == PREFIX + "convert_element_type" and types[-1] not in (_FLOAT, _BOOL):
+        return None
+    if name == PREFIX + "convert_element_type" and types[0] == np.uint32:
+        return None
+    found = _ANY.get(name) or (_FLOATS if _FLOAT in types else _INTEGERS).get(name)
+    return found
+
+
+# --- views ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """An array as another one, its root, in the same memory: the steps of its axes.
+
+    An input of the program is seen as it came or made canonical: that costs less than a pass.
+    """
+
+    root: Any
+    steps: tuple[int, ...]
+    canonical: bool = False
+
+
+def _row_major(shape) -> tuple[int, ...]:
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _long(shape, steps):
+    """Without the axes of one element."""
+    return [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
+
+
+def _view_of(equation, views, may_enter: bool) -> _View | None:
+    """The result of an equation as a view, if it is one.
+
+    ``may_enter``: whether the operand is one that is seen canonical where it is used.
+    """
+    if len(equation.invars) != 1 or len(equation.outvars) != 1:
+        return None
+    (x,) = equation.invars
+    if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _TYPES or x.aval.size == 0:
+        return None
+    view = views.get(x) or _View(x, _row_major(x.aval.shape))
+    if equation.primitive is canonicalize_p and may_enter:
+        return dataclasses.replace(view, canonical=True)
+    steps = _moved(equation, view.steps)
+    return None if steps is None else dataclasses.replace(view, steps=steps)
+
+
+def _moved(equation, steps) -> tuple[int, ...] | None:
+    """The steps of the result of an equation that only moves data, or None if it does more."""
+    name, (result,) = equation.primitive.name, equation.outvars
+    if name == "broadcast_in_dim" and len(equation.invars) == 1:
+        shape = equation.invars[0].aval.shape
+        found = [0] * result.aval.ndim
+        for n, step, d in zip(shape, steps, equation.params["broadcast_dimensions"], strict=True):
+            found[d] = step if n == result.aval.shape[d] else 0
+        return tuple(found)
+    is_cast = name == "convert_element_type" and (
+        equation.invars[0].aval.dtype == result.aval.dtype
+    )
+    if name not in _ALIASES and not is_cast:
+        return None
+    if equation.params.get("dimensions") is not None and name == "reshape":
+        return None
+    old, new = equation.invars[0].aval.shape, result.aval.shape
+    if old == new:
+        return steps
+    if not any(steps):
+        return (0,) * len(new)
+    if _long(old, steps) == _long(old, _row_major(old)):
+        return _row_major(new)
+    long = iter(_long(old, steps))
+    if [n for n in old if n != 1] == [n for n in new if n != 1]:
+        return tuple(next(long)[1] if n != 1 else 0 for n in new)
+    return None
+
+
+# --- chains -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chain:
+    """Equations, with the variables that they take and that are needed of them."""
+
+    equations: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+    def evaluate(self, *operands) -> list[Any]:
+        """The outputs, equation by equation."""
+        environment = dict(zip(self.inputs, operands, strict=True))
+        for equation in self.equations:
+            _run(equation, environment)
+        return [environment[v] for v in self.outputs]
+
+
+def _variables(atoms) -> list[Any]:
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def _run(equation, environment) -> None:
+    primitive = equation.primitive
+    operands = [v.val if isinstance(v, Literal) else environment[v] for v in equation.invars]
+    with equation.ctx.manager:
+        results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    results = results if primitive.multiple_results else [results]
+    environment.update(zip(equation.outvars, results, strict=True))
+
+
+class _Plan:
+    """The chains of a jaxpr, and the order in which they and the other equations are run."""
+
+    def __init__(self, jaxpr):
+        self.jaxpr = jaxpr
+        self.entries = {*jaxpr.invars, *jaxpr.constvars}
+        self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self.views: dict[Any, _View] = {}
+        self.levels: dict[int, int] = {}  # of equations, by their ids
+        self.elementwise: set[int] = set()
+        for equation in jaxpr.eqns:
+            self._classify(equation)
+        self._sink()
+
+    def _root(self, variable):
+        return self.views[variable].root if variable in self.views else variable
+
+    def _roots(self, equation) -> list[Any]:
+        return [self._root(v) for v in _variables(equation.invars)]
+
+    @staticmethod
+    def _fits(root, equation) -> bool:
+        return root.aval.size == equation.outvars[0].aval.size
+
+    def _distance(self, root, equation) -> int:
+        """By how much the level of an equation is at least above that of the root's equation."""
+        if id(self.made_by[root]) not in self.elementwise:
+            return 1
+        return int(id(equation) in self.elementwise and not self._fits(root, equation))
+
+    def _classify(self, equation) -> None:
+        enters = self.entries.issuperset(_variables(equation.invars))
+        view = _view_of(equation, self.views, enters)
+        if view is not None:
+            self.views[equation.outvars[0]] = view
+            return
+        if _function(equation) is not None:
+            self.elementwise.add(id(equation))
+        makers = [(r, self.made_by[r]) for r in self._roots(equation) if r in self.made_by]
+        levels = [self.levels[id(maker)] + self._distance(r, equation) for r, maker in makers]
+        self.levels[id(equation)] = max(levels, default=0)
+
+    def _sink(self) -> None:
+        """Move equations of one operand to where they are used, rather than keep their results."""
+        limits: dict[Any, int] = {}
+        for equation in reversed(self.jaxpr.eqns):
+            level = self.levels.get(id(equation))
+            if level is None:  # a view
+                continue
+            roots = self._roots(equation)
+            if id(equation) in self.elementwise and len({r for r in roots if r.aval.size > 1}) <= 1:
+                level = self.levels[id(equation)] = limits.get(equation.outvars[0], level)
+            for root in roots:
+                if root in self.made_by:
+                    limit = level - self._distance(root, equation)
+                    limits[root] = min(limits.get(root, limit), limit)
+
+    def _members(self) -> dict[int, list[Any]]:
+        """Of each elementwise equation, by its id, the elementwise equations of its chain."""
+        chains: dict[int, list[Any]] = {}
+        for equation in self.jaxpr.eqns:
+            if id(equation) not in self.elementwise:
+                continue
+            mine = chains[id(equation)] = [equation]
+            for root in self._roots(equation):
+                maker = id(self.made_by.get(root))
+                other = chains.get(maker, mine)
+                same_level = self.levels.get(maker) == self.levels[id(equation)]
+                if other is not mine and same_level and self._fits(root, equation):
+                    small, mine = sorted((mine, other), key=len)
+                    mine += small
+                    chains.update((id(e), mine) for e in small)
+        return chains
+
+    def _entry(self, variable):
+        """The variable made canonical that a variable is a view of, or None."""
+        while variable in self.views:
+            maker = self.made_by[variable]
+            if maker.primitive is canonicalize_p:
+                return variable
+            (variable,) = maker.invars
+        return None
+
+    def _chain(self, members, outputs, position) -> Chain:
+        equations = {id(e): e for e in members}
+        inputs: dict[Any, None] = {}
+        for member in members:
+            for v in _variables(member.invars):
+                while v in self.views:
+                    maker = self.made_by[v]
+                    equations[id(maker)] = maker
+                    (v,) = maker.invars
+                if id(self.made_by.get(v)) not in equations:
+                    inputs[v] = None
+        ordered = tuple(sorted(equations.values(), key=lambda e: position[id(e)]))
+        return Chain(ordered, tuple(inputs), tuple(outputs))
+
+    def steps(self) -> list[tuple[Any, bool]]:
+        """Chains and equations of no chain in an order in which they can be run, and whether a
+        chain is worth a pass over memory of its own.
+
+        Views are not among them: whoever needs one makes it.
+        """
+        position = {id(e): i for i, e in enumerate(self.jaxpr.eqns)}
+        members_of = self._members()
+        users: dict[Any, list[Any]] = {}  # an equation of no chain, the members of one, or None
+        entering: dict[
+            Any, list[Any]
+        ] = {}  # the same, for what becomes canonical outside of chains
+
+        def note(atoms, user):
+            for v in _variables(atoms):
+                users.setdefault(self._root(v), []).append(user)
+                if not isinstance(user, list) and (entry := self._entry(v)) is not None:
+                    entering.setdefault(entry, []).append(user)
+
+        for equation in self.jaxpr.eqns:
+            if id(equation) in self.levels:
+                note(equation.invars, members_of.get(id(equation), equation))
+        note(self.jaxpr.outvars, None)
+
+        found = []
+        for entry, neighbours in entering.items():
+            chain = Chain((self.made_by[entry],), (self._root(entry),), (entry,))
+            found.append((0, 0, chain, _pays(chain, neighbours)))
+        for members in {id(members): members for members in members_of.values()}.values():
+            made = [e.outvars[0] for e in members]
+            outputs = [v for v in made if any(u is not members for u in users.get(v, ()))]
+            if outputs:
+                chain = self._chain(members, outputs, position)
+                neighbours = [u for v in outputs for u in users[v] if not isinstance(u, list)]
+                neighbours += [self.made_by.get(v) for v in chain.inputs]
+                others = [e for e in neighbours if id(e) not in self.elementwise]
+                found.append((self.levels[id(members[0])], 0, chain, _pays(chain, others)))
+        lowest = 0
+        for equation in self.jaxpr.eqns:
+            if id(equation) in self.levels and id(equation) not in self.elementwise:
+                level = self.levels[id(equation)]
+                if equation.effects:  # in their order
+                    level = lowest = max(level, lowest)
+                found.append((level, 1, equation, False))
+        return [(step, pays) for _, _, step, pays in sorted(found, key=lambda x: x[:2])]
+
+
+#: Elements of an array over which a pass costs less than compiling a loop; of one that does not
+#: stay in the caches, where XLA's loop is faster; operations that are worth a pass in between.
+_SMALL, _LARGE, _MANY = 1 << 15, 1 << 19, 8
+#: Calls, which XLA fuses with nothing.
+_CALLS = frozenset(PREFIX + name for name in ("dot_general", "conv_general_dilated", "reduce_sum"))
+
+
+def _pays(chain: Chain, neighbours) -> bool:
+    """Whether to compute a chain by the kernel.
+
+    ``neighbours`` are the equations of no chain before and after it (None: inputs and results of
+    the program).  XLA fuses a few operations with the loops of neighbours.
+    """
+    size = chain.outputs[0].aval.size
+    if size <= _SMALL or size > _LARGE:
+        return size <= _SMALL
+    operations = [e for e in chain.equations if _function(e) is not None]
+    loops = [e for e in neighbours if e is not None and e.primitive.name not in _CALLS]
+    return len(operations) >= _MANY or not loops
+
+
+def evaluate(jaxpr, operands) -> list[Any]:
+    """The results of a closed jaxpr of repjax's primitives, with its chains as one each."""
+    inner, consts = open_jaxpr(jaxpr)
+    plan = _Plan(inner)
+    environment = dict(zip(inner.constvars, consts, strict=True))
+    environment.update(zip(inner.invars, operands, strict=True))
+
+    def see(variable):
+        if variable not in environment:
+            view = plan.made_by[variable]
+            see(view.invars[0])
+            _run(view, environment)
+        return environment[variable]
+
+    for step, pays in plan.steps():
+        if isinstance(step, Chain):
+            inputs = map(see, step.inputs)
+            results = chain_p.bind(*inputs, chain=step) if pays else step.evaluate(*inputs)
+            environment.update(zip(step.outputs, results, strict=True))
+        else:
+            for v in _variables(step.invars):
+                see(v)
+            _run(step, environment)
+    return [v.val if isinstance(v, Literal) else see(v) for v in inner.outvars]
+
+
+def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, its chains bound as one primitive each."""
+    on_mesh = any(not jax.typeof(x).sharding.mesh.empty for x in operands)
+    if on_mesh or not native.available():
+        return list(function(*operands))
+    return evaluate(jax.make_jaxpr(function)(*map(struct_of, operands)), operands)
+
+
+# --- the primitive ----------------------------------------------------------------------
+
+
+def _axes(shape, steps) -> list[list[int]]:
+    """Sizes and steps of the fewest axes that are the same; none where there is one element."""
+    joined: list[list[int]] = []
+    for n, step in _long(shape, steps):
+        if joined and joined[-1][1] == n * step:
+            joined[-1] = [joined[-1][0] * n, step]
+        else:
+            joined.append([n, step])
+    return [] if all(step == 0 for _, step in joined) else joined
+
+
+def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
+    """The variables that the kernel takes, and its program; native/elementwise.cc says which."""
+    emit = _Emitter()
+    taken: dict[Any, int] = {}  # (variable, axes) to value
+    entered: dict[Any, int] = {}  # the same, made canonical
+    values: dict[Any, int] = {}  # of what the chain makes
+    views: dict[Any, _View] = {}
+
+    def read(atom, shape) -> int:
+        if isinstance(atom, Literal):
+            return emit.constant(_bits(atom.val, atom.aval.dtype))
+        view = views.get(atom) or _View(atom, _row_major(atom.aval.shape))
+        if view.root in values:
+            return values[view.root]
+        # An axis of one element and an array without axes are broadcast.
+        pairs = zip(view.steps, atom.aval.shape, shape, strict=False)
+        axes = _axes(shape, [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape))
+        key = (view.root, tuple(map(tuple, axes)))
+        if key not in taken:
+            taken[key] = emit.value()
+        if not view.canonical:
+            return taken[key]
+        if key not in entered:
+            entered[key] = emit("canonicalize", taken[key])
+        return entered[key]
+
+    for equation in chain.equations:
+        (result,) = equation.outvars
+        enters = equation.invars[0] in chain.inputs and result not in chain.outputs
+        if (view := _view_of(equation, views, enters)) is not None:
+            views[result] = view
+        else:
+            operands = [read(v, result.aval.shape) for v in equation.invars]
+            values[result] = _function(equation)(emit, equation, *operands)
+
+    outputs: list[int] = []
+    for v in chain.outputs:
+        value = values[v]
+        if value in (*taken.values(), *emit.constants.values(), *outputs):
+            value = emit("bitwise_or", value, value)
+        outputs.append(value)
+
+    fixed = [*taken.values(), *outputs, *emit.constants.values()]
+    registers = {value: i for i, value in enumerate(fixed)}
+    last = {x: i for i, (_, _, operands) in enumerate(emit.instructions) for x in operands}
+    free: list[int] = []
+    instructions, count = [], len(fixed)
+    for i, (name, result, operands) in enumerate(emit.instructions):
+        read_from = [registers[x] for x in operands]
+        free += {registers[x] for x in operands if last[x] == i} - set(range(len(fixed)))
+        if result not in registers:
+            if not free:
+                free.append(count)
+                count += 1
+            registers[result] = free.pop()
+        padded = (*read_from, *read_from[:1] * 2)[:3]
+        instructions += [native.operations()[name], registers[result], *padded]
+
+    inputs = [
+        [v.aval.dtype == _BOOL, len(axes), *(x for axis in axes for x in axis)] for v, axes in taken
+    ]
+    constants = [[registers[value], bits] for bits, value in emit.constants.items()]
+    program = [
+        *(chain.outputs[0].aval.size, len(inputs), len(outputs)),
+        *(len(constants), len(instructions) // 5, count),
+        *(x for numbers in inputs for x in numbers),
+        *(v.aval.dtype == _BOOL for v in chain.outputs),
+        *(x for numbers in constants for x in numbers),
+        *instructions,
+    ]
+    return [v for v, _ in taken], [*map(int, program)]
+
+
+def _kernel(*operands, chain: Chain):
+    variables, program = _encode(chain)
+    by_variable = dict(zip(chain.inputs, operands, strict=True))
+    results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in chain.outputs]
+    call = jax.ffi.ffi_call("repjax_elementwise", results)
+    return call(*(by_variable[v] for v in variables), program=np.asarray(program, np.int64))
+
+
+chain_p = Primitive(PREFIX + "chain")
+chain_p.multiple_results = True
+chain_p.def_impl(lambda *operands, chain: chain.evaluate(*operands))
+chain_p.def_abstract_eval(lambda *operands, chain: [v.aval for v in chain.outputs])
+prim_requires_devices_during_lowering.add(chain_p)
+
+
+def _lower(ctx, *operands, chain: Chain):
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
+    on_one_cpu = devices == 1 and set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
+    function = chain.evaluate
+    if on_one_cpu and native.available():
+        function = functools.partial(_kernel, chain=chain)
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _batch(operands, dimensions, chain: Chain):
+    results = jax.vmap(chain.evaluate, in_axes=tuple(dimensions), out_axes=0)(*operands)
+    return results, [0] * len(results)
+
+
+mlir.register_lowering(chain_p, _lower)
+batching.primitive_batchers[chain_p] = _batch

@@ -1,0 +1,217 @@
+// A chain of elementwise operations on the CPU as an XLA FFI call: a program of
+// repjax.primitives.elementwise, block by block, so that what is between stays in the cache.
+//
+// `program` holds
+//   the elements of the results, and how many inputs, outputs, constants, instructions and registers
+//   of each input: whether it is boolean, its axes, and of each axis the size and the step
+//   of each output: whether it is boolean
+//   of each constant: its register and its bits
+//   of each instruction: the operation, the register it writes and three that it reads
+//
+// The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
+
+#include "ieee.h"
+#include "instruction_sets.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+constexpr int64_t kBlock = 512;      // elements of a register
+constexpr int64_t kSmall = 1 << 17;  // operations that are not worth another thread
+
+struct Input {
+  struct Axis {
+    int64_t size, step;
+  };
+  const void* data;
+  bool boolean;
+  std::vector<Axis> axes;
+
+  bool scalar() const { return axes.empty(); }
+  bool contiguous() const { return axes.size() == 1 && axes[0].step == 1; }
+};
+
+struct Output {
+  void* data;
+  bool boolean;
+};
+
+struct Constant {
+  int64_t to, bits;
+};
+
+struct Instruction {
+  int64_t operation, to, from[3];
+};
+
+struct Program {
+  int64_t size = 0, registers = 0;
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  const Constant* constants = nullptr;
+  const Instruction* instructions = nullptr;
+  int64_t constant_count = 0, instruction_count = 0;
+};
+
+int32_t word(int32_t x) { return x; }
+int32_t word(bool x) { return -int32_t(x); }
+
+// The elements [begin, begin + count) of an input that is broadcast.
+template <class Element>
+void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
+  const Element* data = static_cast<const Element*>(input.data);
+  const size_t rank = input.axes.size();
+  std::vector<int64_t> at(rank);
+  int64_t offset = 0, rest = begin;
+  for (size_t d = rank; d-- > 0; rest /= input.axes[d].size) {
+    at[d] = rest % input.axes[d].size;
+    offset += at[d] * input.axes[d].step;
+  }
+  const int64_t size = rank ? input.axes.back().size : count;
+  const int64_t step = rank ? input.axes.back().step : 0;
+  for (int64_t i = 0; i < count;) {
+    const int64_t run = std::min(count - i, rank ? size - at.back() : count);
+    const Element* from = data + offset;
+    if (step == 0) {
+      std::fill_n(to + i, run, word(*from));
+    } else {
+      for (int64_t j = 0; j < run; ++j) to[i + j] = word(from[j * step]);
+    }
+    i += run;
+    if (i == count) return;
+    // The run ended with its axis.
+    offset += (run - 1) * step;
+    at.back() += run - 1;
+    for (size_t d = rank; d-- > 0;) {
+      offset += input.axes[d].step;
+      if (++at[d] < input.axes[d].size) break;
+      offset -= at[d] * input.axes[d].step;
+      at[d] = 0;
+    }
+  }
+}
+
+void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
+  if (input.boolean) {
+    load<bool>(input, begin, count, to);
+  } else {
+    load<int32_t>(input, begin, count, to);
+  }
+}
+
+void store(const Output& output, int64_t begin, int64_t count, const int32_t* from) {
+  if (output.boolean) {
+    bool* to = static_cast<bool*>(output.data) + begin;
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i] != 0;
+  } else {
+    std::memcpy(static_cast<int32_t*>(output.data) + begin, from, count * sizeof(int32_t));
+  }
+}
+
+// The elements [begin, end) of the outputs; begin is a multiple of kBlock.
+void run(const Program& program, const Elementwise& set, int64_t begin, int64_t end) {
+  const IeeeArithmetic ieee;
+  const auto whole = [&](int64_t n) { return (n + set.lanes - 1) / set.lanes * set.lanes; };
+  const int64_t block = std::min(kBlock, whole(end - begin));
+  struct alignas(64) Line {
+    int32_t elements[16];
+  };
+  const std::unique_ptr<Line[]> memory(new Line[program.registers * ((block + 15) / 16)]);
+  std::vector<int32_t*> own(program.registers), at(program.registers);
+  for (int64_t r = 0; r < program.registers; ++r) own[r] = at[r] = memory[r * ((block + 15) / 16)].elements;
+  const int64_t inputs = program.inputs.size(), outputs = program.outputs.size();
+  for (int64_t i = 0; i < program.constant_count; ++i) {
+    std::fill_n(own[program.constants[i].to], block, int32_t(program.constants[i].bits));
+  }
+  for (int64_t i = 0; i < inputs; ++i) {
+    if (program.inputs[i].scalar()) load(program.inputs[i], 0, block, own[i]);
+  }
+  for (; begin < end; begin += kBlock) {
+    const int64_t count = std::min(kBlock, end - begin);
+    const bool in_place = count == whole(count);
+    for (int64_t i = 0; i < inputs; ++i) {
+      const Input& input = program.inputs[i];
+      if (input.scalar()) continue;
+      if (in_place && input.contiguous() && !input.boolean) {
+        // Only read: no instruction writes to an input.
+        at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + begin;
+      } else {
+        load(input, begin, count, at[i] = own[i]);
+      }
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      const Output& output = program.outputs[i];
+      const bool direct = in_place && !output.boolean;
+      at[inputs + i] = direct ? static_cast<int32_t*>(output.data) + begin : own[inputs + i];
+    }
+    for (int64_t i = 0; i < program.instruction_count; ++i) {
+      const Instruction& x = program.instructions[i];
+      set.apply(Operation(x.operation), whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]],
+                at[x.to]);
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      const Output& output = program.outputs[i];
+      if (output.boolean || !in_place) store(output, begin, count, at[inputs + i]);
+    }
+  }
+}
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  Program program;
+  const int64_t* next = encoded.begin();
+  program.size = *next++;
+  program.inputs.resize(*next++);
+  program.outputs.resize(*next++);
+  program.constant_count = *next++;
+  program.instruction_count = *next++;
+  program.registers = *next++;
+  if (program.inputs.size() != args.size() || program.outputs.size() != rets.size()) {
+    return ffi::Error::InvalidArgument("the program is one for other operands");
+  }
+  for (size_t i = 0; i < args.size(); ++i) {
+    Input& input = program.inputs[i];
+    input.data = args.get<ffi::AnyBuffer>(i)->untyped_data();
+    input.boolean = *next++;
+    input.axes.resize(*next++);
+    for (auto& axis : input.axes) axis.size = *next++, axis.step = *next++;
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    program.outputs[i] = {(*rets.get<ffi::AnyBuffer>(i))->untyped_data(), *next++ != 0};
+  }
+  static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
+  program.constants = reinterpret_cast<const Constant*>(next);
+  program.instructions = reinterpret_cast<const Instruction*>(next + 2 * program.constant_count);
+
+  const Elementwise& set = instruction_set().elementwise;
+  const int64_t blocks = (program.size + kBlock - 1) / kBlock;
+  const int64_t useful = program.size * program.instruction_count / kSmall;
+  const int64_t parts = std::max<int64_t>(1, std::min(blocks, useful));
+  const int64_t threads = std::max<int64_t>(1, pool.num_threads());
+  in_parallel(&pool, threads, parts, [&program, &set, blocks, parts](int64_t i) {
+    const int64_t begin = i * blocks / parts * kBlock, end = (i + 1) * blocks / parts * kBlock;
+    run(program, set, begin, std::min(end, program.size));
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_elementwise, repjax::handle,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<ffi::Span<const int64_t>>("program"));

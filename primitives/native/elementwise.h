@@ -1,0 +1,139 @@
+// Elementwise operations for one instruction set, which the including file names.
+//
+// Included by instruction_sets.cc after sums.h.  Elements are 32 bits wide: float32, integers, and
+// booleans as masks of all bits.  Rounded results are those of repjax.primitives.arithmetic:
+// division, square root and their relatives round correctly here without a detour.
+// Expects also root(x), the square roots of a Vector and of a Wide.
+
+typedef double Wide __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
+
+template <class To, class From>
+static inline To as(From x) {
+  To y;
+  static_assert(sizeof x == sizeof y, "");
+  __builtin_memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+static inline Bits fill(int32_t x) { return Bits{} + x; }
+static inline Bits magnitude(Bits x) { return x & fill(0x7FFFFFFF); }
+static inline Bits where(Bits mask, Bits a, Bits b) { return (mask & a) | (~mask & b); }
+static inline Vector root(Vector x);
+static inline Wide root(Wide x);
+static inline Vector fma(Vector a, Vector b, Vector c);
+
+// canonical.flush, canonical.guard and canonical.canonicalize.
+static inline Bits flush(Vector x) {
+  const Bits i = as<Bits>(x);
+  return i & (magnitude(i) >= fill(0x00800000));
+}
+
+static inline Bits guard(Vector x) {
+  const Bits i = as<Bits>(x);
+  return i & (magnitude(i) > fill(0x00800000));
+}
+
+static inline Bits canonical(Vector x) {
+  const Bits i = flush(x);
+  return where(magnitude(i) > fill(0x7F800000), fill(0x7FC00000), i);
+}
+
+static inline Bits is_nan(Vector x) { return magnitude(as<Bits>(x)) > fill(0x7F800000); }
+
+static inline Bits largest(Vector a, Vector b) {
+  return where(is_nan(a) | (Bits)(a > b), as<Bits>(a), as<Bits>(b));
+}
+
+static inline Bits smallest(Vector a, Vector b) {
+  return where(is_nan(a) | (Bits)(a < b), as<Bits>(a), as<Bits>(b));
+}
+
+static inline Bits sign(Vector x) {
+  const Bits i = as<Bits>(x);
+  const Bits one = (i & fill(int32_t(0x80000000u))) | fill(0x3F800000);
+  return where(is_nan(x) | (Bits)(x == Vector{}), i, one);
+}
+
+// In float64, and rounded once more; certified for every input (docs/accuracy.md).
+static inline Bits inverse_root(Vector x) {
+  typedef float Narrow __attribute__((vector_size(2 * kLanes)));
+  Narrow halves[2];
+  __builtin_memcpy(halves, &x, sizeof x);
+  for (Narrow& half : halves) {
+    const Wide one = Wide{} + 1.0;
+    half = __builtin_convertvector(one / root(__builtin_convertvector(half, Wide)), Narrow);
+  }
+  __builtin_memcpy(&x, halves, sizeof x);
+  return guard(x);
+}
+
+// Shifts by 32 and more leave nothing, or the sign.
+static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
+static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
+
+static void apply(Operation operation, int64_t count, const int32_t* a, const int32_t* b,
+                  const int32_t* c, int32_t* to) {
+  const auto each = [=](auto function) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      Bits x, y, z;
+      __builtin_memcpy(&x, a + i, sizeof x);
+      __builtin_memcpy(&y, b + i, sizeof y);
+      __builtin_memcpy(&z, c + i, sizeof z);
+      x = function(x, y, z);
+      __builtin_memcpy(to + i, &x, sizeof x);
+    }
+  };
+#define FLOATS(name, result)                                                     \
+  case Operation::name:                                                          \
+    return each([](Bits i, Bits j, Bits) {                                       \
+      const Vector x = as<Vector>(i), y = as<Vector>(j);                         \
+      (void)x, (void)y;                                                          \
+      return (Bits)(result);                                                     \
+    });
+#define INTEGERS(name, result)                                                   \
+  case Operation::name:                                                          \
+    return each([](Bits i, Bits j, Bits k) {                                     \
+      (void)i, (void)j, (void)k;                                                 \
+      return (Bits)(result);                                                     \
+    });
+  switch (operation) {
+    FLOATS(canonicalize, canonical(x))
+    FLOATS(add, flush(x + y))
+    FLOATS(sub, flush(x - y))
+    FLOATS(mul, guard(x * y))
+    FLOATS(div, guard(x / y))
+    FLOATS(neg, flush(-x))
+    FLOATS(sqrt, guard(root(x)))
+    FLOATS(rsqrt, inverse_root(x))
+    FLOATS(one_minus_square, guard(fma(-x, x, as<Vector>(fill(0x3F800000)))))
+    FLOATS(max, largest(x, y))
+    FLOATS(min, smallest(x, y))
+    FLOATS(sign, sign(x))
+    FLOATS(eq, x == y)
+    FLOATS(ne, x != y)
+    FLOATS(lt, x < y)
+    FLOATS(le, x <= y)
+    INTEGERS(from_integer, as<Bits>(__builtin_convertvector(i, Vector)))
+    INTEGERS(integer_add, as<Unsigned>(i) + as<Unsigned>(j))
+    INTEGERS(integer_sub, as<Unsigned>(i) - as<Unsigned>(j))
+    INTEGERS(integer_mul, as<Unsigned>(i) * as<Unsigned>(j))
+    INTEGERS(integer_max, where(i > j, i, j))
+    INTEGERS(integer_min, where(i < j, i, j))
+    INTEGERS(integer_eq, i == j)
+    INTEGERS(integer_lt, i < j)
+    INTEGERS(integer_le, i <= j)
+    INTEGERS(bitwise_and, i & j)
+    INTEGERS(bitwise_or, i | j)
+    INTEGERS(bitwise_xor, i ^ j)
+    INTEGERS(bitwise_not, ~i)
+    INTEGERS(select, where(i, k, j))
+    INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
+    INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
+    INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+  }
+#undef FLOATS
+#undef INTEGERS
+}
+
+constexpr Elementwise kElementwise = {kLanes, apply};

@@ -1,0 +1,321 @@
+"""Chains of elementwise operations by the C++ kernel have the bits of their equations."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import jax
+import numpy as np
+import pytest
+from bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
+from jax import lax
+from test_contract import each_instruction_set
+
+import repjax
+from repjax.primitives import elementwise, native
+
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason=f"there is no kernel: {native.in_use()[1]}"
+)
+
+KERNEL = "custom_call @repjax_elementwise"
+#: Around the sizes of vectors and of blocks (512), and enough for several threads.
+SIZES = [1, 3, 16, 17, 511, 512, 513, 1500, 30_000]
+
+
+def without_kernel(function, *args):
+    """The results of the equations, each compiled by XLA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elementwise.native, "available", lambda: False)
+        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+        assert KERNEL not in lowered.as_text()
+        return lowered.compile()(*args)
+
+
+def with_kernel(function, *args, calls: int | None = None):
+    """The results, compiled with ``calls`` calls of the kernel, by default at least one."""
+    lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+    found = lowered.as_text().count(KERNEL)
+    assert found == calls if calls is not None else found
+    return lowered.compile()(*args)
+
+
+def floats(n: int, seed: int) -> np.ndarray:
+    """Special and random bit patterns, and numbers of every day."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(SPECIALS), normal(n, seed), patterns(n, seed)]
+    return rng.permutation(np.concatenate(parts))[:n]
+
+
+# --- operations -----------------------------------------------------------------------------
+
+FLOAT_OPERATIONS = {
+    "add": lax.add,
+    "sub": lax.sub,
+    "mul": lax.mul,
+    "div": lax.div,
+    "neg": lambda x, y: lax.neg(x),
+    "sqrt": lambda x, y: lax.sqrt(x),
+    "rsqrt": lambda x, y: lax.rsqrt(lax.abs(y)),
+    "square": lambda x, y: lax.square(x),
+    "one minus square": lambda x, y: jax.jvp(lax.tanh, (x,), (y,))[1],
+    "max": lax.max,
+    "min": lax.min,
+    "clamp": lambda x, y: lax.clamp(y, x, lax.abs(x)),
+    "clamp by numbers": lambda x, y: lax.clamp(np.float32(-0.5), x, np.float32(0.5)),
+    "abs": lambda x, y: lax.abs(x),
+    "sign": lambda x, y: lax.sign(x),
+    **{f"x**{n}": lambda x, y, n=n: lax.integer_pow(x, n) for n in (-3, -1, 0, 1, 2, 5)},
+    **{f.__name__: f for f in (lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge)},
+    "select": lambda x, y: lax.select(lax.lt(x, y), x, y),
+    "bool to float": lambda x, y: (x < y).astype(np.float32),
+    "bool to int": lambda x, y: (x < y).astype(np.int32),
+    "float to bool": lambda x, y: x.astype(bool),
+    "bits": lambda x, y: lax.bitcast_convert_type(x, np.int32),
+    "logic": lambda x, y: ((x < y) & (y > 0)) | ~(x > 1) ^ (x != y),
+}
+INTEGER_OPERATIONS = {
+    "add": lax.add,
+    "sub": lax.sub,
+    "mul": lax.mul,
+    "max": lax.max,
+    "min": lax.min,
+    "and": lax.bitwise_and,
+    "or": lax.bitwise_or,
+    "xor": lax.bitwise_xor,
+    "not": lambda x, y: lax.bitwise_not(x),
+    **{f.__name__: f for f in (lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge)},
+    "shift left": lambda x, y: lax.shift_left(x, y & 63),
+    "shift right": lambda x, y: lax.shift_right_logical(x, y & 63),
+    "shift right, signed": lambda x, y: lax.shift_right_arithmetic(x, y & 63),
+    "to float": lambda x, y: x.astype(np.float32) * y.astype(np.float32),
+    "to bool": lambda x, y: x.astype(bool),
+    "floats of bits": lambda x, y: lax.bitcast_convert_type(x, np.float32),
+}
+
+
+def _operations(operations, x, y):
+    return {name: operation(x, y) for name, operation in operations.items()}
+
+
+FLOATS = functools.partial(_operations, FLOAT_OPERATIONS)
+
+
+@functools.cache
+def _operands_and_results():
+    x, y = floats(SIZES[-1], 1), floats(SIZES[-1], 2)
+    y[::7] = x[::7]
+    return x, y, without_kernel(FLOATS, x, y)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_operations(n):
+    x, y, expected = jax.tree.map(lambda a: a[-n:], _operands_and_results())
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(FLOATS, x, y), expected, name)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_integer_operations(dtype):
+    x, y = patterns(1500, 1, dtype), patterns(1500, 2, dtype)
+    y[::3], y[1::5] = x[::3], np.arange(300)
+    function = functools.partial(_operations, INTEGER_OPERATIONS)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+def test_each_operation_is_one_of_the_kernels():
+    """And on its own, so that none is left to XLA unseen."""
+    x, y = floats(40, 1), floats(40, 2)
+    for name, operation in FLOAT_OPERATIONS.items():
+        calls = 2 if name == "one minus square" else 1  # the tangent is a product with tanh'
+        assert_same_bits(
+            with_kernel(operation, x, y, calls=calls), without_kernel(operation, x, y), name
+        )
+    names = {*native.operations()}
+    used = set()
+
+    class Recorder(elementwise._Emitter):
+        def __call__(self, operation, *operands):
+            used.add(operation)
+            return super().__call__(operation, *operands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elementwise, "_Emitter", Recorder)
+        with_kernel(FLOATS, x, y)
+        for dtype in (np.int32, np.uint32):
+            arguments = patterns(9, 1, dtype), patterns(9, 2, dtype)
+            with_kernel(functools.partial(_operations, INTEGER_OPERATIONS), *arguments)
+    assert used == names
+
+
+@pytest.mark.parametrize(
+    "wrong", [("mul", "add"), ("lt", "le"), ("max", "min"), ("sub", "add"), ("div", "mul")]
+)
+def test_a_wrong_operation_is_caught(wrong):
+    x, y, expected = _operands_and_results()
+    numbers = dict(native.operations())
+    numbers[wrong[0]] = numbers[wrong[1]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elementwise.native, "operations", lambda: numbers)
+        actual = with_kernel(FLOATS, x, y)
+    different = {k for k in expected if not same_bits(actual[k], expected[k])}
+    assert wrong[0] in different
+
+
+# --- arrays ---------------------------------------------------------------------------------
+
+
+def _broadcasts(x, row, column, middle, scalar, mask):
+    """x[5, 7, 30] with arrays of fewer elements, in the ways in which programs do it."""
+    return [
+        x + row,
+        x * column[:, None, None],
+        x - middle[None, :, None],
+        x / scalar,
+        jax.numpy.where(mask, x, row),
+        jax.numpy.where(mask[0], x, 1.0),
+        lax.select(scalar > 0, x, -x),
+        (x.reshape(35, 30) * row).reshape(5, 7, 30) + x,
+        x.reshape(5, 210) + jax.numpy.repeat(column[:, None], 210, 1),
+        jax.numpy.broadcast_to(row * 2, x.shape) * x,
+        x[:, :1] + x * middle.reshape(1, 7, 1),
+        (row + column[:, None]) * x[0, 0, 0],
+        x[None] + scalar[None, None],
+    ]
+
+
+def test_broadcasts():
+    x = floats(1050, 1).reshape(5, 7, 30)
+    others = floats(30, 2), floats(5, 3), floats(7, 4), np.float32(1.7)
+    mask = patterns(210, 5, np.bool_).reshape(7, 30)
+    expected = without_kernel(_broadcasts, x, *others, mask)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(_broadcasts, x, *others, mask), expected, name)
+
+
+def test_empty_arrays_and_many_axes():
+    assert with_kernel(lambda x: x + 1, np.zeros((3, 0), np.float32), calls=0).shape == (3, 0)
+    x = floats(2**9, 1).reshape((2,) * 9 + (1,) * 4)
+
+    def function(x):
+        return x * x[:1, :, :1, :, :1, :, :1, :, :1]
+
+    assert_same_bits(with_kernel(function, x), without_kernel(function, x))
+
+
+# --- programs -------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_chain_is_not_in_it():
+    def normalized(x):
+        centered = x - x.mean(0)
+        return centered * lax.rsqrt((centered**2).mean(0) + 1e-5), centered
+
+    x = floats(600, 1).reshape(20, 30)
+    # One for each mean, one between the sums; the last; and one that scales by the first mean.
+    assert_same_bits(with_kernel(normalized, x), without_kernel(normalized, x))
+
+
+def test_one_call_for_an_optimizer_step():
+    def adam(p, g, m, v):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        return p - 0.01 * (m / 0.1) / (lax.sqrt(v / 0.001) + 1e-8), m, v
+
+    arrays = [floats(640, i).reshape(20, 32) for i in range(4)]
+    assert_same_bits(with_kernel(adam, *arrays, calls=1), without_kernel(adam, *arrays))
+
+
+def _random_program(seed: int):
+    """A program of random operations on arrays of three shapes, with sums and broadcasts."""
+
+    def program(x, row, column):
+        choose = random.Random(seed)
+        arrays = [x, row, column, x > 0.3]
+        for _ in range(choose.randint(5, 40)):
+            a, b = (choose.choice(arrays) for _ in range(2))
+            kind = choose.randrange(7)
+            if a.dtype == np.bool_:
+                if b.shape == a.shape:
+                    arrays.append(jax.numpy.where(a, b, 1.5))
+            elif kind < 4 and b.dtype != np.bool_:
+                if b.shape in (a.shape, a.shape[1:], (*a.shape[:1], 1)[: a.ndim]):
+                    operation = choose.choice(list(FLOAT_OPERATIONS.values())[:9])
+                    arrays.append(operation(a, jax.numpy.broadcast_to(b, a.shape)))
+            elif kind == 4 and a.ndim:
+                arrays.append(a.sum(choose.randrange(a.ndim), keepdims=choose.random() < 0.5))
+            elif kind == 5:
+                arrays.append(choose.choice((lax.exp, lambda a: a.reshape(-1, 1), lax.tanh))(a))
+            elif a.shape == b.shape and b.dtype != np.bool_:
+                arrays.append(a < b)
+        return arrays[-1], arrays[-3:], choose.choice(arrays)
+
+    return program
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed):
+    arrays = floats(120, seed).reshape(8, 15), floats(15, seed + 1), floats(8, seed + 2)[:, None]
+    program = _random_program(seed)
+    assert_same_bits(with_kernel(program, *arrays), without_kernel(program, *arrays))
+
+
+def test_control_flow():
+    """The bodies of loops and branches have chains of their own."""
+
+    def program(x, count):
+        x, ys = lax.scan(lambda c, _: (c * 1.5 - c**2, c + 1), x, length=3)
+        x = lax.while_loop(lambda s: s[1] < count, lambda s: (s[0] * 0.5 + 1, s[1] + 1), (x, 0))[0]
+        x = lax.cond(count > 2, lambda x: x * 3 - 1, lambda x: -x / 3, x)
+        return jax.checkpoint(lambda x: x * x + ys)(x)
+
+    x = floats(33, 1)
+    assert_same_bits(with_kernel(program, x, 4), without_kernel(program, x, 4))
+    text = repjax.reproducible(program).lower(x, 4).as_text()
+    assert text.count(KERNEL) >= 6
+
+
+def test_batches():
+    def program(x, y):
+        return x * y + 1.5, (x - y).sum(0)
+
+    x, y = floats(60, 1).reshape(4, 15), floats(15, 2)
+    function = repjax.reproducible(program)
+    actual = jax.jit(jax.vmap(function, in_axes=(0, None)))(x, y)
+    rows = [function(row, y) for row in x]
+    assert_same_bits(actual, jax.tree.map(lambda *xs: np.stack(xs), *rows))
+
+
+def test_order_of_effects(capfd):
+    def program(x):
+        y = x * 2
+        jax.debug.print("first {}", y[0], ordered=True)
+        z = lax.exp(y).sum()
+        jax.debug.print("second {}", z, ordered=True)
+        jax.debug.print("third {}", x[1] * 2, ordered=True)
+        return y + z
+
+    with_kernel(program, np.zeros(5, np.float32))
+    jax.effects_barrier()
+    words = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+    assert words == ["first", "second", "third"]
+
+
+def test_large_arrays_and_several_devices_are_left_to_xla():
+    x = np.ones(elementwise._LARGE + 1, np.float32)
+    with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(floats(64, 1), jax.NamedSharding(mesh, jax.P("i")))
+    with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
+
+
+def test_without_jit():
+    def program(x):
+        return x * 1.5 + lax.exp(x)
+
+    x = floats(33, 1)
+    expected = without_kernel(program, x)
+    with jax.disable_jit():
+        assert_same_bits(repjax.reproducible(program)(x), expected)
