@@ -30,10 +30,18 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives import native
 from repjax.primitives.arithmetic import canonicalize_p, multiplication_chain
+from repjax.primitives.define import HALVES
 from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
 
-_TYPES = frozenset(map(np.dtype, (np.float32, np.int32, np.uint32, np.bool_)))
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
+_FLOATING = frozenset((_FLOAT, *HALVES))
+#: How the kernel finds the types that it knows in memory.
+_WORD, _BOOLEAN, _HALF = range(3)
+_STORAGE = {
+    **dict.fromkeys(map(np.dtype, (np.float32, np.int32, np.uint32)), _WORD),
+    _BOOL: _BOOLEAN,
+    **dict.fromkeys(HALVES, _HALF),
+}
 
 # --- what the kernel computes ---------------------------------------------------------
 
@@ -63,7 +71,10 @@ class _Emitter:
 
 
 def _bits(value, dtype) -> int:
+    """A number as the kernel has it: formats of 16 bits are float32 there."""
     value = np.asarray(value, dtype)
+    if dtype in HALVES:
+        value = value.astype(_FLOAT)
     return -int(value) if dtype == _BOOL else int(value.view(np.int32))
 
 
@@ -76,12 +87,12 @@ def _integer_pow(emit, equation, x):
     return power if y > 0 else emit("div", one, power)
 
 
-def _from_float_comparison(name, swapped=False):
+def _comparison(name, swapped=False):
     def compare(emit, equation, x, y):
         dtype = equation.invars[0].aval.dtype
         if swapped:
             x, y = y, x
-        if dtype == _FLOAT:
+        if dtype in _FLOATING:
             return emit(name, x, y)
         if dtype == np.uint32:  # in the order of signed integers
             x, y = (emit("bitwise_xor", a, emit.constant(1 << 31)) for a in (x, y))
@@ -91,7 +102,7 @@ def _from_float_comparison(name, swapped=False):
 
 
 def _ne(emit, equation, x, y):
-    if equation.invars[0].aval.dtype == _FLOAT:
+    if equation.invars[0].aval.dtype in _FLOATING:
         return emit("ne", x, y)
     return emit("bitwise_not", emit("integer_eq", x, y))
 
@@ -102,12 +113,12 @@ def _convert(emit, equation, x):
         return x
     if new == _BOOL:
         zero = emit.constant(0)
-        if old == _FLOAT:
+        if old in _FLOATING:
             return emit("ne", x, zero)
         return emit("bitwise_not", emit("integer_eq", x, zero))
     if old == _BOOL:
         return emit("bitwise_and", x, emit.constant(_bits(1, new)))
-    return emit("from_integer", x) if new == _FLOAT else x
+    return emit("from_integer", x) if old == np.int32 and new == _FLOAT else x
 
 
 def _abs(emit, equation, x):
@@ -116,7 +127,8 @@ def _abs(emit, equation, x):
 
 def _extremum(name):
     def extremum(emit, equation, x, y):
-        return emit(name if equation.invars[0].aval.dtype == _FLOAT else f"integer_{name}", x, y)
+        is_float = equation.invars[0].aval.dtype in _FLOATING
+        return emit(name if is_float else f"integer_{name}", x, y)
 
     return extremum
 
@@ -134,14 +146,31 @@ def _same(emit, equation, x):
 
 
 _Function = Callable[..., int]
+
+
+def _rounding(function: _Function, ending: str = "flush") -> _Function:
+    """The function with a result that is rounded to its format where that has 16 bits."""
+
+    def rounded(emit, equation, *operands):
+        result = function(emit, equation, *operands)
+        dtype = equation.outvars[0].aval.dtype
+        return emit(f"round_{dtype}_{ending}", result) if dtype in HALVES else result
+
+    return rounded
+
+
 _FLOATS: dict[str, _Function] = {
-    **{PREFIX + name: _plain(name) for name in ("canonicalize", "add", "sub", "mul", "div")},
-    **{PREFIX + name: _plain(name) for name in ("neg", "sqrt", "rsqrt", "one_minus_square")},
-    PREFIX + "square": lambda emit, equation, x: emit("mul", x, x),
-    PREFIX + "integer_pow": _integer_pow,
-    PREFIX + "convert_element_type": _convert,
+    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
+    **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
+    PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
+    PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),
+    PREFIX + "convert_element_type": _rounding(_convert, "guard"),
     "sign": _plain("sign"),
     "abs": _abs,
+}
+#: In formats of 16 bits they are rounded in another way.
+_FLOAT32: dict[str, _Function] = {
+    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square")
 }
 _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
@@ -151,14 +180,13 @@ _INTEGERS: dict[str, _Function] = {
     "convert_element_type": _convert,
 }
 _ANY: dict[str, _Function] = {
-    **{name: _from_float_comparison(name) for name in ("eq", "lt", "le")},
-    **{name: _from_float_comparison(other, True) for name, other in (("gt", "lt"), ("ge", "le"))},
+    **{name: _comparison(name) for name in ("eq", "lt", "le")},
+    **{name: _comparison(other, True) for name, other in (("gt", "lt"), ("ge", "le"))},
     "ne": _ne,
     "select_n": _plain("select"),
     "max": _extremum("max"),
     "min": _extremum("min"),
     "clamp": _clamp,
-    "bitcast_convert_type": _same,
 }
 #: The same elements, in memory as they are.
 _ALIASES = frozenset(
@@ -168,24 +196,29 @@ _ALIASES = frozenset(
 
 def _function(equation) -> _Function | None:
     """How the kernel computes an equation, or None."""
-    name, avals = equation.primitive.name, [v.aval for v in (*equation.invars, *equation.outvars)]
-    if not all(getattr(aval, "dtype", None) in _TYPES for aval in avals):
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    if not all(getattr(aval, "dtype", None) in _STORAGE for aval in avals):
         return None
-    types = [aval.dtype for aval in avals]
     if avals[-1].size == 0 or len(equation.outvars) != 1 or equation.effects:
         return None
-    if name == "select_n" and (len(types) != 4 or types[0] != _BOOL):
-        return None
-    if name in ("lt", "le", "gt", "ge", "max", "min", "clamp") and _BOOL in types[:-1]:
-        return None
-    if name in ("max", "min", "clamp") and np.uint32 in types:
-        return None
-    if name == PREFIX + "convert_element_type" and types[-1] not in (_FLOAT, _BOOL):
-        return None
-    if name == PREFIX + "convert_element_type" and types[0] == np.uint32:
-        return None
-    found = _ANY.get(name) or (_FLOATS if _FLOAT in types else _INTEGERS).get(name)
-    return found
+    # Comparisons of float16, which repjax has in float32.
+    name = equation.primitive.name.removeprefix(PREFIX + "exact_")
+    *old, new = (aval.dtype for aval in avals)
+    if name == "select_n":
+        return _ANY[name] if len(old) == 3 and old[0] == _BOOL else None
+    if name == "bitcast_convert_type":
+        return _same if {_STORAGE[dtype] for dtype in (*old, new)} == {_WORD} else None
+    if name == PREFIX + "convert_element_type":
+        is_converted = old[0] in _FLOATING and new in (*_FLOATING, _BOOL)
+        from_exact = old[0] == _BOOL or (old[0] == np.int32 and new == _FLOAT)
+        return _FLOATS[name] if is_converted or from_exact else None
+    if name in _ANY:
+        unordered = _BOOL in old and name not in ("eq", "ne")
+        is_extremum = name in ("max", "min", "clamp")
+        return None if unordered or (is_extremum and np.uint32 in old) else _ANY[name]
+    if not {*old, new} & _FLOATING:
+        return _INTEGERS.get(name)
+    return _FLOATS.get(name) or (_FLOAT32.get(name) if new == _FLOAT else None)
 
 
 # --- views ------------------------------------------------------------------------------
@@ -220,7 +253,7 @@ def _view_of(equation, views, may_enter: bool) -> _View | None:
     if len(equation.invars) != 1 or len(equation.outvars) != 1:
         return None
     (x,) = equation.invars
-    if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _TYPES or x.aval.size == 0:
+    if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _STORAGE or x.aval.size == 0:
         return None
     view = views.get(x) or _View(x, _row_major(x.aval.shape))
     if equation.primitive is canonicalize_p and may_enter:
@@ -507,7 +540,8 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its program; native/elementwise.cc says which."""
     emit = _Emitter()
     taken: dict[Any, int] = {}  # (variable, axes) to value
-    entered: dict[Any, int] = {}  # the same, made canonical
+    loaded: dict[Any, int] = {}  # the same as a number, and made canonical
+    entered: dict[Any, int] = {}
     values: dict[Any, int] = {}  # of what the chain makes
     views: dict[Any, _View] = {}
 
@@ -520,13 +554,16 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
         # An axis of one element and an array without axes are broadcast.
         pairs = zip(view.steps, atom.aval.shape, shape, strict=False)
         axes = _axes(shape, [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape))
-        key = (view.root, tuple(map(tuple, axes)))
+        dtype, key = atom.aval.dtype, (view.root, tuple(map(tuple, axes)))
         if key not in taken:
-            taken[key] = emit.value()
+            taken[key] = loaded[key] = emit.value()
+            if dtype in HALVES:
+                loaded[key] = emit(f"widen_{dtype}", taken[key])
         if not view.canonical:
-            return taken[key]
+            return loaded[key]
         if key not in entered:
-            entered[key] = emit("canonicalize", taken[key])
+            name = f"round_{dtype}_flush" if dtype in HALVES else "canonicalize"
+            entered[key] = emit(name, loaded[key])
         return entered[key]
 
     for equation in chain.equations:
@@ -541,6 +578,8 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     outputs: list[int] = []
     for v in chain.outputs:
         value = values[v]
+        if v.aval.dtype in HALVES:
+            value = emit(f"narrow_{v.aval.dtype}", value)
         if value in (*taken.values(), *emit.constants.values(), *outputs):
             value = emit("bitwise_or", value, value)
         outputs.append(value)
@@ -562,14 +601,15 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
         instructions += [native.operations()[name], registers[result], *padded]
 
     inputs = [
-        [v.aval.dtype == _BOOL, len(axes), *(x for axis in axes for x in axis)] for v, axes in taken
+        [_STORAGE[v.aval.dtype], len(axes), *(x for axis in axes for x in axis)]
+        for v, axes in taken
     ]
     constants = [[registers[value], bits] for bits, value in emit.constants.items()]
     program = [
         *(chain.outputs[0].aval.size, len(inputs), len(outputs)),
         *(len(constants), len(instructions) // 5, count),
         *(x for numbers in inputs for x in numbers),
-        *(v.aval.dtype == _BOOL for v in chain.outputs),
+        *(_STORAGE[v.aval.dtype] for v in chain.outputs),
         *(x for numbers in constants for x in numbers),
         *instructions,
     ]

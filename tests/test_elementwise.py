@@ -14,6 +14,7 @@ from test_contract import each_instruction_set
 
 import repjax
 from repjax.primitives import elementwise, native
+from repjax.primitives.define import HALVES
 
 pytestmark = pytest.mark.skipif(
     not native.available(), reason=f"there is no kernel: {native.in_use()[1]}"
@@ -63,7 +64,7 @@ FLOAT_OPERATIONS = {
     "max": lax.max,
     "min": lax.min,
     "clamp": lambda x, y: lax.clamp(y, x, lax.abs(x)),
-    "clamp by numbers": lambda x, y: lax.clamp(np.float32(-0.5), x, np.float32(0.5)),
+    "clamp by numbers": lambda x, y: lax.clamp(x.dtype.type(-0.5), x, x.dtype.type(0.5)),
     "abs": lambda x, y: lax.abs(x),
     "sign": lambda x, y: lax.sign(x),
     **{f"x**{n}": lambda x, y, n=n: lax.integer_pow(x, n) for n in (-3, -1, 0, 1, 2, 5)},
@@ -74,6 +75,19 @@ FLOAT_OPERATIONS = {
     "float to bool": lambda x, y: x.astype(bool),
     "bits": lambda x, y: lax.bitcast_convert_type(x, np.int32),
     "logic": lambda x, y: ((x < y) & (y > 0)) | ~(x > 1) ^ (x != y),
+}
+#: Those that are the float32 operation and one rounding; conversions.
+HALF_OPERATIONS = {
+    **{
+        name: operation
+        for name, operation in FLOAT_OPERATIONS.items()
+        if name not in ("rsqrt", "one minus square", "bits")
+    },
+    "to float32": lambda x, y: x.astype(np.float32) * y.astype(np.float32),
+    "from float32": lambda x, y: (x.astype(np.float32) * y.astype(np.float32)).astype(x.dtype),
+    "to the other": lambda x, y: (x / y).astype(
+        np.float16 if x.dtype == jax.numpy.bfloat16 else jax.numpy.bfloat16
+    ),
 }
 INTEGER_OPERATIONS = {
     "add": lax.add,
@@ -116,6 +130,17 @@ def test_operations(n):
         assert_same_bits(with_kernel(FLOATS, x, y), expected, name)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_operations(dtype):
+    """On all bit patterns."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    y = np.random.default_rng(1).permutation(x)
+    function = functools.partial(_operations, HALF_OPERATIONS)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_integer_operations(dtype):
     x, y = patterns(1500, 1, dtype), patterns(1500, 2, dtype)
@@ -134,6 +159,12 @@ def test_each_operation_is_one_of_the_kernels():
         assert_same_bits(
             with_kernel(operation, x, y, calls=calls), without_kernel(operation, x, y), name
         )
+    for dtype in HALVES:
+        x, y = patterns(40, 1, dtype), patterns(40, 2, dtype)
+        for name, operation in HALF_OPERATIONS.items():
+            assert_same_bits(
+                with_kernel(operation, x, y, calls=1), without_kernel(operation, x, y), name
+            )
     names = {*native.operations()}
     used = set()
 
@@ -144,7 +175,10 @@ def test_each_operation_is_one_of_the_kernels():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elementwise, "_Emitter", Recorder)
-        with_kernel(FLOATS, x, y)
+        with_kernel(FLOATS, *(floats(40, i) for i in range(2)))
+        for dtype in HALVES:
+            halves = functools.partial(_operations, HALF_OPERATIONS)
+            with_kernel(halves, *(patterns(40, i, dtype) for i in range(2)))
         for dtype in (np.int32, np.uint32):
             arguments = patterns(9, 1, dtype), patterns(9, 2, dtype)
             with_kernel(functools.partial(_operations, INTEGER_OPERATIONS), *arguments)

@@ -3,8 +3,8 @@
 //
 // `program` holds
 //   the elements of the results, and how many inputs, outputs, constants, instructions and registers
-//   of each input: whether it is boolean, its axes, and of each axis the size and the step
-//   of each output: whether it is boolean
+//   of each input: its storage, its axes, and of each axis the size and the step
+//   of each output: its storage
 //   of each constant: its register and its bits
 //   of each instruction: the operation, the register it writes and three that it reads
 //
@@ -30,12 +30,14 @@ namespace {
 constexpr int64_t kBlock = 512;      // elements of a register
 constexpr int64_t kSmall = 1 << 17;  // operations that are not worth another thread
 
+enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+
 struct Input {
   struct Axis {
     int64_t size, step;
   };
   const void* data;
-  bool boolean;
+  Storage storage;
   std::vector<Axis> axes;
 
   bool scalar() const { return axes.empty(); }
@@ -44,7 +46,7 @@ struct Input {
 
 struct Output {
   void* data;
-  bool boolean;
+  Storage storage;
 };
 
 struct Constant {
@@ -66,6 +68,7 @@ struct Program {
 
 int32_t word(int32_t x) { return x; }
 int32_t word(bool x) { return -int32_t(x); }
+int32_t word(uint16_t x) { return x; }
 
 // The elements [begin, begin + count) of an input that is broadcast.
 template <class Element>
@@ -103,17 +106,20 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
 }
 
 void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
-  if (input.boolean) {
-    load<bool>(input, begin, count, to);
-  } else {
-    load<int32_t>(input, begin, count, to);
+  switch (input.storage) {
+    case kWord: return load<int32_t>(input, begin, count, to);
+    case kBoolean: return load<bool>(input, begin, count, to);
+    case kHalf: return load<uint16_t>(input, begin, count, to);
   }
 }
 
 void store(const Output& output, int64_t begin, int64_t count, const int32_t* from) {
-  if (output.boolean) {
+  if (output.storage == kBoolean) {
     bool* to = static_cast<bool*>(output.data) + begin;
     for (int64_t i = 0; i < count; ++i) to[i] = from[i] != 0;
+  } else if (output.storage == kHalf) {
+    uint16_t* to = static_cast<uint16_t*>(output.data) + begin;
+    for (int64_t i = 0; i < count; ++i) to[i] = uint16_t(from[i]);
   } else {
     std::memcpy(static_cast<int32_t*>(output.data) + begin, from, count * sizeof(int32_t));
   }
@@ -143,7 +149,7 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = program.inputs[i];
       if (input.scalar()) continue;
-      if (in_place && input.contiguous() && !input.boolean) {
+      if (in_place && input.contiguous() && input.storage == kWord) {
         // Only read: no instruction writes to an input.
         at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + begin;
       } else {
@@ -152,7 +158,7 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
-      const bool direct = in_place && !output.boolean;
+      const bool direct = in_place && output.storage == kWord;
       at[inputs + i] = direct ? static_cast<int32_t*>(output.data) + begin : own[inputs + i];
     }
     for (int64_t i = 0; i < program.instruction_count; ++i) {
@@ -162,7 +168,7 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
-      if (output.boolean || !in_place) store(output, begin, count, at[inputs + i]);
+      if (output.storage != kWord || !in_place) store(output, begin, count, at[inputs + i]);
     }
   }
 }
@@ -183,12 +189,12 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   for (size_t i = 0; i < args.size(); ++i) {
     Input& input = program.inputs[i];
     input.data = args.get<ffi::AnyBuffer>(i)->untyped_data();
-    input.boolean = *next++;
+    input.storage = Storage(*next++);
     input.axes.resize(*next++);
     for (auto& axis : input.axes) axis.size = *next++, axis.step = *next++;
   }
   for (size_t i = 0; i < rets.size(); ++i) {
-    program.outputs[i] = {(*rets.get<ffi::AnyBuffer>(i))->untyped_data(), *next++ != 0};
+    program.outputs[i] = {(*rets.get<ffi::AnyBuffer>(i))->untyped_data(), Storage(*next++)};
   }
   static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
   program.constants = reinterpret_cast<const Constant*>(next);

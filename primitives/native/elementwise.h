@@ -1,7 +1,8 @@
 // Elementwise operations for one instruction set, which the including file names.
 //
 // Included by instruction_sets.cc after sums.h.  Elements are 32 bits wide: float32, integers, and
-// booleans as masks of all bits.  Rounded results are those of repjax.primitives.arithmetic:
+// booleans as masks of all bits; float16 and bfloat16 are the float32 numbers they stand for,
+// rounded after each operation.  Rounded results are those of repjax.primitives.arithmetic:
 // division, square root and their relatives round correctly here without a detour.
 // Expects also root(x), the square roots of a Vector and of a Wide.
 
@@ -68,6 +69,43 @@ static inline Bits inverse_root(Vector x) {
   return guard(x);
 }
 
+// A format of 16 bits within float32.
+struct Half {
+  int shift;                     // bits of float32 that it has not
+  int32_t tiny, largest, shift_of_exponents;  // in float32: its smallest and largest numbers
+};
+constexpr Half kFloat16 = {13, 0x38800000, 0x477FE000, 112 << 23};
+constexpr Half kBfloat16 = {16, 0x00800000, 0x7F7F0000, 0};
+
+// canonical.narrow, as float32: to nearest even, and +0 below `least`.
+static inline Bits rounded(Bits i, Half format, int32_t least) {
+  const Bits exact = magnitude(i), odd = (exact >> format.shift) & fill(1);
+  const Unsigned sum = as<Unsigned>(exact) + as<Unsigned>(odd) + ((1u << (format.shift - 1)) - 1);
+  Bits kept = as<Bits>(sum >> format.shift << format.shift);
+  kept = where(kept > fill(format.largest), fill(0x7F800000), kept);
+  kept = where(exact > fill(0x7F800000), exact, kept);
+  return (kept | (i & fill(int32_t(0x80000000u)))) & (kept >= fill(least));
+}
+
+// Between the bits of the format and the float32 number; subnormals become others, which rounding
+// makes +0.
+static inline Bits widen(Bits i, Half format) {
+  const Bits wide = (i & fill(0x7FFF)) << format.shift;
+  const Bits finite = (wide + fill(format.shift_of_exponents)) & (wide != fill(0));
+  const Bits special = wide >= fill(0x7F800000 - format.shift_of_exponents * 2);
+  return where(special, wide | fill(0x7F800000), finite) | ((i & fill(0x8000)) << 16);
+}
+
+static inline Bits narrow(Bits i, Half format) {
+  const Bits exact = magnitude(i);
+  Bits kept = (exact - fill(format.shift_of_exponents)) >> format.shift & (exact != fill(0));
+  const int32_t infinity = (0x7F800000 - 2 * format.shift_of_exponents) >> format.shift;
+  kept = where(exact >= fill(0x7F800000), fill(infinity), kept);
+  kept |= as<Bits>(as<Unsigned>(i) >> 16) & fill(0x8000);
+  const int32_t nan = infinity | 1 << (22 - format.shift);
+  return where(exact > fill(0x7F800000), fill(nan), kept);
+}
+
 // Shifts by 32 and more leave nothing, or the sign.
 static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
 static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
@@ -127,6 +165,14 @@ static void apply(Operation operation, int64_t count, const int32_t* a, const in
     INTEGERS(bitwise_or, i | j)
     INTEGERS(bitwise_xor, i ^ j)
     INTEGERS(bitwise_not, ~i)
+    INTEGERS(round_float16_flush, rounded(i, kFloat16, kFloat16.tiny))
+    INTEGERS(round_float16_guard, rounded(i, kFloat16, kFloat16.tiny + 1))
+    INTEGERS(round_bfloat16_flush, rounded(i, kBfloat16, kBfloat16.tiny))
+    INTEGERS(round_bfloat16_guard, rounded(i, kBfloat16, kBfloat16.tiny + 1))
+    INTEGERS(widen_float16, widen(i, kFloat16))
+    INTEGERS(widen_bfloat16, widen(i, kBfloat16))
+    INTEGERS(narrow_float16, narrow(i, kFloat16))
+    INTEGERS(narrow_bfloat16, narrow(i, kBfloat16))
     INTEGERS(select, where(i, k, j))
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))

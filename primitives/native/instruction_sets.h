@@ -71,6 +71,9 @@ struct Grids {
   of(from_integer) of(integer_add) of(integer_sub) of(integer_mul) of(integer_max)               \
   of(integer_min) of(integer_eq) of(integer_lt) of(integer_le)                                   \
   of(bitwise_and) of(bitwise_or) of(bitwise_xor) of(bitwise_not) of(select)                      \
+  of(round_float16_flush) of(round_float16_guard) of(round_bfloat16_flush)                       \
+  of(round_bfloat16_guard) of(widen_float16) of(widen_bfloat16) of(narrow_float16)               \
+  of(narrow_bfloat16)                                                                            \
   of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
