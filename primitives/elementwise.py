@@ -4,9 +4,10 @@ XLA makes a loop of each chain and has LLVM compile it, which is most of what th
 a deep program costs.  The kernel is compiled already: it interprets a chain block by block, so
 that what is between its operations stays in the cache (as numexpr does for NumPy).
 
-:func:`evaluate` finds the chains of a program that has been rewritten and binds each as one
-primitive, ``repjax_chain``.  Where there is no kernel (other platforms, several devices, which
-XLA would have to split it over), the primitive is its equations again: the same bits.
+:func:`evaluate` finds the chains of a program that has been rewritten and binds them as one
+primitive, ``repjax_chains``: all of a level together.  Where there is no kernel (other platforms,
+several devices, which XLA would have to split it over), the primitive is its equations again: the
+same bits.
 
 A chain may neither wait for what another needs of it nor the other way round.  So each
 elementwise equation has a *level*: how many equations that are not elementwise, or of another
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -420,18 +422,16 @@ class _Plan:
         ordered = tuple(sorted(equations.values(), key=lambda e: position[id(e)]))
         return Chain(ordered, tuple(inputs), tuple(outputs))
 
-    def steps(self) -> list[tuple[Any, bool]]:
-        """Chains and equations of no chain in an order in which they can be run, and whether a
-        chain is worth a pass over memory of its own.
+    def steps(self) -> list[Any]:
+        """What to do, in an order in which it can be done.
 
-        Views are not among them: whoever needs one makes it.
+        The chains of a level for the kernel in a tuple; those that are left to XLA; equations of
+        no chain.  Views are not among them: whoever needs one makes it.
         """
         position = {id(e): i for i, e in enumerate(self.jaxpr.eqns)}
         members_of = self._members()
         users: dict[Any, list[Any]] = {}  # an equation of no chain, the members of one, or None
-        entering: dict[
-            Any, list[Any]
-        ] = {}  # the same, for what becomes canonical outside of chains
+        entering: dict[Any, list[Any]] = {}  # of what is made canonical, but not in chains
 
         def note(atoms, user):
             for v in _variables(atoms):
@@ -444,10 +444,17 @@ class _Plan:
                 note(equation.invars, members_of.get(id(equation), equation))
         note(self.jaxpr.outvars, None)
 
-        found = []
+        found: list[tuple[int, int, Any]] = []
+        for_kernel: dict[int, tuple[Chain, ...]] = {}
+
+        def add(level, chain, neighbours):
+            if _pays(chain, neighbours):
+                for_kernel[level] = (*for_kernel.get(level, ()), chain)
+            else:
+                found.append((level, 0, chain))
+
         for entry, neighbours in entering.items():
-            chain = Chain((self.made_by[entry],), (self._root(entry),), (entry,))
-            found.append((0, 0, chain, _pays(chain, neighbours)))
+            add(0, Chain((self.made_by[entry],), (self._root(entry),), (entry,)), neighbours)
         for members in {id(members): members for members in members_of.values()}.values():
             made = [e.outvars[0] for e in members]
             outputs = [v for v in made if any(u is not members for u in users.get(v, ()))]
@@ -456,15 +463,16 @@ class _Plan:
                 neighbours = [u for v in outputs for u in users[v] if not isinstance(u, list)]
                 neighbours += [self.made_by.get(v) for v in chain.inputs]
                 others = [e for e in neighbours if id(e) not in self.elementwise]
-                found.append((self.levels[id(members[0])], 0, chain, _pays(chain, others)))
+                add(self.levels[id(members[0])], chain, others)
+        found += ((level, 0, chains) for level, chains in for_kernel.items())
         lowest = 0
         for equation in self.jaxpr.eqns:
             if id(equation) in self.levels and id(equation) not in self.elementwise:
                 level = self.levels[id(equation)]
                 if equation.effects:  # in their order
                     level = lowest = max(level, lowest)
-                found.append((level, 1, equation, False))
-        return [(step, pays) for _, _, step, pays in sorted(found, key=lambda x: x[:2])]
+                found.append((level, 1, equation))
+        return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
 
 
 #: Elements of an array over which a pass costs less than compiling a loop; of one that does not
@@ -489,7 +497,7 @@ def _pays(chain: Chain, neighbours) -> bool:
 
 
 def evaluate(jaxpr, operands) -> list[Any]:
-    """The results of a closed jaxpr of repjax's primitives, with its chains as one each."""
+    """The results of a closed jaxpr of repjax's primitives, with its chains as one primitive."""
     inner, consts = open_jaxpr(jaxpr)
     plan = _Plan(inner)
     environment = dict(zip(inner.constvars, consts, strict=True))
@@ -502,10 +510,12 @@ def evaluate(jaxpr, operands) -> list[Any]:
             _run(view, environment)
         return environment[variable]
 
-    for step, pays in plan.steps():
-        if isinstance(step, Chain):
-            inputs = map(see, step.inputs)
-            results = chain_p.bind(*inputs, chain=step) if pays else step.evaluate(*inputs)
+    for step in plan.steps():
+        if isinstance(step, tuple):
+            results = chains_p.bind(*(see(v) for c in step for v in c.inputs), chains=step)
+            environment.update(zip((v for c in step for v in c.outputs), results, strict=True))
+        elif isinstance(step, Chain):
+            results = step.evaluate(*map(see, step.inputs))
             environment.update(zip(step.outputs, results, strict=True))
         else:
             for v in _variables(step.invars):
@@ -515,7 +525,7 @@ def evaluate(jaxpr, operands) -> list[Any]:
 
 
 def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, its chains bound as one primitive each."""
+    """The results of a function of repjax's primitives, with its chains as one primitive."""
     on_mesh = any(not jax.typeof(x).sharding.mesh.empty for x in operands)
     if on_mesh or not native.available():
         return list(function(*operands))
@@ -616,34 +626,51 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     return [v for v, _ in taken], [*map(int, program)]
 
 
-def _kernel(*operands, chain: Chain):
-    variables, program = _encode(chain)
-    by_variable = dict(zip(chain.inputs, operands, strict=True))
-    results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in chain.outputs]
+def _kernel(*operands, chains: tuple[Chain, ...]):
+    taken, programs = [], [len(chains)]
+    operands = iter(operands)
+    for chain in chains:
+        by_variable = dict(zip(chain.inputs, operands, strict=False))
+        variables, program = _encode(chain)
+        taken += (by_variable[v] for v in variables)
+        programs += program
+    results = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for chain in chains for v in chain.outputs
+    ]
     call = jax.ffi.ffi_call("repjax_elementwise", results)
-    return call(*(by_variable[v] for v in variables), program=np.asarray(program, np.int64))
+    return call(*taken, programs=np.asarray(programs, np.int64))
 
 
-chain_p = Primitive(PREFIX + "chain")
-chain_p.multiple_results = True
-chain_p.def_impl(lambda *operands, chain: chain.evaluate(*operands))
-chain_p.def_abstract_eval(lambda *operands, chain: [v.aval for v in chain.outputs])
-prim_requires_devices_during_lowering.add(chain_p)
+def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:
+    """The same, equation by equation."""
+    operands = iter(operands)
+    return [
+        result
+        for chain in chains
+        for result in chain.evaluate(*itertools.islice(operands, len(chain.inputs)))
+    ]
 
 
-def _lower(ctx, *operands, chain: Chain):
+chains_p = Primitive(PREFIX + "chains")
+chains_p.multiple_results = True
+chains_p.def_impl(_equations)
+chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outputs])
+prim_requires_devices_during_lowering.add(chains_p)
+
+
+def _lower(ctx, *operands, chains: tuple[Chain, ...]):
     devices = getattr(ctx.module_context.axis_context, "num_devices", None)
     on_one_cpu = devices == 1 and set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
-    function = chain.evaluate
-    if on_one_cpu and native.available():
-        function = functools.partial(_kernel, chain=chain)
+    function = _kernel if on_one_cpu and native.available() else _equations
+    function = functools.partial(function, chains=chains)
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-def _batch(operands, dimensions, chain: Chain):
-    results = jax.vmap(chain.evaluate, in_axes=tuple(dimensions), out_axes=0)(*operands)
+def _batch(operands, dimensions, chains: tuple[Chain, ...]):
+    function = functools.partial(_equations, chains=chains)
+    results = jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands)
     return results, [0] * len(results)
 
 
-mlir.register_lowering(chain_p, _lower)
-batching.primitive_batchers[chain_p] = _batch
+mlir.register_lowering(chains_p, _lower)
+batching.primitive_batchers[chains_p] = _batch

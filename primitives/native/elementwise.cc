@@ -1,7 +1,7 @@
-// A chain of elementwise operations on the CPU as an XLA FFI call: a program of
+// Chains of elementwise operations on the CPU as an XLA FFI call: programs of
 // repjax.primitives.elementwise, block by block, so that what is between stays in the cache.
 //
-// `program` holds
+// `programs` holds how many there are, and of each
 //   the elements of the results, and how many inputs, outputs, constants, instructions and registers
 //   of each input: its storage, its axes, and of each axis the size and the step
 //   of each output: its storage
@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -32,16 +31,18 @@ constexpr int64_t kSmall = 1 << 17;  // operations that are not worth another th
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
+struct Axis {
+  int64_t size, step;
+};
+
 struct Input {
-  struct Axis {
-    int64_t size, step;
-  };
   const void* data;
   Storage storage;
-  std::vector<Axis> axes;
+  int64_t rank;
+  const Axis* axes;
 
-  bool scalar() const { return axes.empty(); }
-  bool contiguous() const { return axes.size() == 1 && axes[0].step == 1; }
+  bool scalar() const { return rank == 0; }
+  bool contiguous() const { return rank == 1 && axes[0].step == 1; }
 };
 
 struct Output {
@@ -58,12 +59,29 @@ struct Instruction {
 };
 
 struct Program {
-  int64_t size = 0, registers = 0;
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
-  const Constant* constants = nullptr;
-  const Instruction* instructions = nullptr;
-  int64_t constant_count = 0, instruction_count = 0;
+  int64_t size, input_count, output_count, constant_count, instruction_count, registers;
+  const Input* inputs;
+  const Output* outputs;
+  const Constant* constants;
+  const Instruction* instructions;
+};
+
+// The registers of a thread, which keeps them, since getting memory takes longer than a small
+// program.
+struct Registers {
+  struct alignas(64) Line {
+    int32_t elements[16];
+  };
+  std::vector<Line> lines;
+  std::vector<int32_t*> own, at;
+
+  void reserve(int64_t count, int64_t elements) {
+    const size_t length = (elements + 15) / 16;
+    if (lines.size() < count * length) lines.resize(count * length);
+    own.resize(count);
+    for (int64_t r = 0; r < count; ++r) own[r] = lines[r * length].elements;
+    at = own;
+  }
 };
 
 int32_t word(int32_t x) { return x; }
@@ -74,17 +92,21 @@ int32_t word(uint16_t x) { return x; }
 template <class Element>
 void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
   const Element* data = static_cast<const Element*>(input.data);
-  const size_t rank = input.axes.size();
+  if (input.scalar()) return (void)std::fill_n(to, count, word(*data));
+  if (input.contiguous()) {
+    for (int64_t i = 0; i < count; ++i) to[i] = word(data[begin + i]);
+    return;
+  }
+  const int64_t rank = input.rank;
   std::vector<int64_t> at(rank);
   int64_t offset = 0, rest = begin;
-  for (size_t d = rank; d-- > 0; rest /= input.axes[d].size) {
+  for (int64_t d = rank; d-- > 0; rest /= input.axes[d].size) {
     at[d] = rest % input.axes[d].size;
     offset += at[d] * input.axes[d].step;
   }
-  const int64_t size = rank ? input.axes.back().size : count;
-  const int64_t step = rank ? input.axes.back().step : 0;
+  const auto [size, step] = input.axes[rank - 1];
   for (int64_t i = 0; i < count;) {
-    const int64_t run = std::min(count - i, rank ? size - at.back() : count);
+    const int64_t run = std::min(count - i, size - at.back());
     const Element* from = data + offset;
     if (step == 0) {
       std::fill_n(to + i, run, word(*from));
@@ -96,7 +118,7 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
     // The run ended with its axis.
     offset += (run - 1) * step;
     at.back() += run - 1;
-    for (size_t d = rank; d-- > 0;) {
+    for (int64_t d = rank; d-- > 0;) {
       offset += input.axes[d].step;
       if (++at[d] < input.axes[d].size) break;
       offset -= at[d] * input.axes[d].step;
@@ -130,13 +152,10 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
   const IeeeArithmetic ieee;
   const auto whole = [&](int64_t n) { return (n + set.lanes - 1) / set.lanes * set.lanes; };
   const int64_t block = std::min(kBlock, whole(end - begin));
-  struct alignas(64) Line {
-    int32_t elements[16];
-  };
-  const std::unique_ptr<Line[]> memory(new Line[program.registers * ((block + 15) / 16)]);
-  std::vector<int32_t*> own(program.registers), at(program.registers);
-  for (int64_t r = 0; r < program.registers; ++r) own[r] = at[r] = memory[r * ((block + 15) / 16)].elements;
-  const int64_t inputs = program.inputs.size(), outputs = program.outputs.size();
+  thread_local Registers registers;
+  registers.reserve(program.registers, block);
+  auto& [lines, own, at] = registers;
+  const int64_t inputs = program.input_count, outputs = program.output_count;
   for (int64_t i = 0; i < program.constant_count; ++i) {
     std::fill_n(own[program.constants[i].to], block, int32_t(program.constants[i].bits));
   }
@@ -173,41 +192,66 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
   }
 }
 
+// Blocks of one of the programs.
+struct Part {
+  const Program* program;
+  int64_t begin, end;
+};
+
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
-  Program program;
   const int64_t* next = encoded.begin();
-  program.size = *next++;
-  program.inputs.resize(*next++);
-  program.outputs.resize(*next++);
-  program.constant_count = *next++;
-  program.instruction_count = *next++;
-  program.registers = *next++;
-  if (program.inputs.size() != args.size() || program.outputs.size() != rets.size()) {
-    return ffi::Error::InvalidArgument("the program is one for other operands");
+  std::vector<Program> programs(*next++);
+  std::vector<Input> inputs(args.size());
+  std::vector<Output> outputs(rets.size());
+  size_t input = 0, output = 0;
+  for (Program& program : programs) {
+    program.size = *next++;
+    program.input_count = *next++;
+    program.output_count = *next++;
+    program.constant_count = *next++;
+    program.instruction_count = *next++;
+    program.registers = *next++;
+    program.inputs = inputs.data() + input;
+    program.outputs = outputs.data() + output;
+    const size_t last_input = input + program.input_count;
+    const size_t last_output = output + program.output_count;
+    if (last_input > args.size() || last_output > rets.size()) {
+      return ffi::Error::InvalidArgument("the programs are for other operands");
+    }
+    for (; input < last_input; ++input) {
+      const int64_t rank = next[1];
+      inputs[input] = {args.get<ffi::AnyBuffer>(input)->untyped_data(), Storage(next[0]), rank,
+                       reinterpret_cast<const Axis*>(next + 2)};
+      next += 2 + 2 * rank;
+    }
+    for (; output < last_output; ++output) {
+      outputs[output] = {(*rets.get<ffi::AnyBuffer>(output))->untyped_data(), Storage(*next++)};
+    }
+    static_assert(sizeof(Axis) == 16 && sizeof(Constant) == 16 && sizeof(Instruction) == 40,
+                  "as they are encoded");
+    program.constants = reinterpret_cast<const Constant*>(next);
+    next += 2 * program.constant_count;
+    program.instructions = reinterpret_cast<const Instruction*>(next);
+    next += 5 * program.instruction_count;
   }
-  for (size_t i = 0; i < args.size(); ++i) {
-    Input& input = program.inputs[i];
-    input.data = args.get<ffi::AnyBuffer>(i)->untyped_data();
-    input.storage = Storage(*next++);
-    input.axes.resize(*next++);
-    for (auto& axis : input.axes) axis.size = *next++, axis.step = *next++;
-  }
-  for (size_t i = 0; i < rets.size(); ++i) {
-    program.outputs[i] = {(*rets.get<ffi::AnyBuffer>(i))->untyped_data(), Storage(*next++)};
-  }
-  static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
-  program.constants = reinterpret_cast<const Constant*>(next);
-  program.instructions = reinterpret_cast<const Instruction*>(next + 2 * program.constant_count);
 
+  std::vector<Part> parts;
+  int64_t operations = 0;
+  for (const Program& program : programs) {
+    const int64_t here = program.size * program.instruction_count;
+    const int64_t blocks = (program.size + kBlock - 1) / kBlock;
+    const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kSmall));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = i * blocks / count * kBlock, end = (i + 1) * blocks / count * kBlock;
+      parts.push_back({&program, begin, std::min(end, program.size)});
+    }
+    operations += here;
+  }
   const Elementwise& set = instruction_set().elementwise;
-  const int64_t blocks = (program.size + kBlock - 1) / kBlock;
-  const int64_t useful = program.size * program.instruction_count / kSmall;
-  const int64_t parts = std::max<int64_t>(1, std::min(blocks, useful));
   const int64_t threads = std::max<int64_t>(1, pool.num_threads());
-  in_parallel(&pool, threads, parts, [&program, &set, blocks, parts](int64_t i) {
-    const int64_t begin = i * blocks / parts * kBlock, end = (i + 1) * blocks / parts * kBlock;
-    run(program, set, begin, std::min(end, program.size));
+  in_parallel(&pool, std::min(threads, operations / kSmall), parts.size(), [&](int64_t i) {
+    run(*parts[i].program, set, parts[i].begin, parts[i].end);
   });
   return ffi::Error::Success();
 }
@@ -220,4 +264,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_elementwise, repjax::handle,
                                   .Ctx<ffi::ThreadPool>()
                                   .RemainingArgs()
                                   .RemainingRets()
-                                  .Attr<ffi::Span<const int64_t>>("program"));
+                                  .Attr<ffi::Span<const int64_t>>("programs"));
