@@ -51,6 +51,7 @@ class IeeeArithmetic {
 constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 cache
 constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 12;  // too few rows to repay packing
+constexpr int64_t kLeastRows = 7;      // of a block
 
 // The chains of out[g, m0 : m1, n0 : n1].
 void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64_t m1, int64_t n0,
@@ -147,7 +148,7 @@ ffi::Error contract(ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count, 
         Problem transposed = problem;
         transposed.transpose();
         if (cost(transposed, set) < cost(problem, set)) problem = transposed;
-        for_blocks(problem, pool, problem.m.size, kColumns, set.lanes * set.vectors,
+        for_blocks(problem, pool, problem.m.size, kLeastRows, kColumns, set.lanes * set.vectors,
                    [&](auto... block) { run_block(problem, set, block...); });
       });
 }

@@ -140,11 +140,11 @@ inline int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step 
 
 constexpr int64_t kSmall = 1 << 16;  // multiply-adds that are not worth another thread
 
-// Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns,
-// multiples of the width of a panel, or smaller where there are threads for them.
+// Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
+// smaller where there are threads for them, but not below `least` rows and the width of a panel.
 template <class Block>
-void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t columns,
-                int64_t width, Block block) {
+void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
+                int64_t columns, int64_t width, Block block) {
   const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
   const int64_t threads = std::max<int64_t>(
       1, std::min<int64_t>(std::max<int64_t>(1, pool->num_threads()), operations / kSmall));
@@ -164,7 +164,7 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
   while (count() < wanted) {
     if (columns > width && columns * 2 > rows) {
       columns = round_up(columns / 2, width);
-    } else if (rows > 12) {
+    } else if ((rows + 1) / 2 >= least) {
       rows = rows > 96 ? round_up(rows / 2, 12) : (rows + 1) / 2;
     } else {
       break;

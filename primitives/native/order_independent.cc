@@ -32,6 +32,7 @@ constexpr int64_t kTerms30 = 64;
 constexpr int64_t kMost = 1 << 17;
 
 constexpr int64_t kRows = 256, kColumns = 256;  // of a block: all of it stays in the L2 cache
+constexpr int64_t kLeastRows = 13;  // that repay rounding the right operand once more
 constexpr int64_t kStrip = 24;  // rows that are rounded together, and stay in the L1 cache
 
 // An array in the order of its memory, and which of two kinds of exponents go with its elements.
@@ -346,9 +347,10 @@ void run_problem(Problem p, Element* integers, Scales<typename Products<Element>
     scales.transpose();
     integers = nullptr;
   }
-  for_blocks(p, pool, kRows, kColumns, set.lanes * set.vectors, [&, integers, t](auto... block) {
-    run_block<Element>(p, integers, scales, set, t, block...);
-  });
+  for_blocks(p, pool, kRows, kLeastRows, kColumns, set.lanes * set.vectors,
+             [&, integers, t](auto... block) {
+               run_block<Element>(p, integers, scales, set, t, block...);
+             });
 }
 
 // Memory of a call that the next one may have.
