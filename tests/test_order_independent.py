@@ -206,6 +206,66 @@ def test_the_kernel_has_the_bits_of_the_bodies(data, precision):
                 assert_same_bits(actual, expected)
 
 
+#: Of a row or a column whose largest is below 2: integers of all bits, the largest, 2**22, and
+#: those at the ends of digits of 11 bits.
+EXTREMES = np.ldexp(
+    np.float32(
+        [(1 << 23) - 1, -(1 << 23) + 1, 1 << 21, (1 << 10) - 1, 1 << 10, -(1 << 10), -(1 << 10) - 1]
+    ),
+    [-22, -22, -21, -21, -21, -21, -21],
+)
+
+
+def _extremes(rng, shape):
+    x = rng.choice(EXTREMES, shape)
+    x.flat[:: max(1, min(x.shape) - 1)] = EXTREMES[0]
+    return x.astype(np.float32)
+
+
+def _largest(rng, shape):
+    return np.full(shape, EXTREMES[0])
+
+
+@pytest.mark.skipif(not native.instruction_sets(), reason="the kernel was not compiled")
+@pytest.mark.parametrize("data", [_extremes, _largest, DATA["any_bits"]])
+@pytest.mark.parametrize(
+    "shape", [(3, 255, 5), (25, 513, 65), (257, 2, 259), (64, 1, 16), (1, 2049, 70)]
+)
+def test_blocks_of_the_kernel(shape, data):
+    """Around the sizes of its tiles, strips of 24 rows, blocks of 256 rows, columns and words of
+    16 bits (128 float64), and pairs of terms; with both operands stored in both ways."""
+    m, k, n = shape
+    rng = np.random.default_rng(k)
+    lhs, rhs = data(rng, (m, k)), data(rng, (k, n))
+    expected = run(order_independent.dot_general_body, lhs, rhs, dimension_numbers=MATRIX)
+    for _ in each_instruction_set():
+        for flip_lhs, flip_rhs in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            numbers = (((1 - flip_lhs,), (flip_rhs,)), ((), ()))
+            stored = lhs.T if flip_lhs else lhs, rhs.T if flip_rhs else rhs
+            actual = run(kernel.order_independent_dot_general, *stored, dimension_numbers=numbers)
+            assert_same_bits(actual, expected)
+
+
+@pytest.mark.skipif(not native.instruction_sets(), reason="the kernel was not compiled")
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])
+def test_convolutions_by_the_kernel(layout, window):
+    """With and without elements that windows share, and gradients with results without terms."""
+    rng = np.random.default_rng(window)
+    sizes = {"N": 3, "C": 5, "O": 20, "I": 5}
+    shapes = [
+        tuple({**sizes, "H": height, "W": width}[c] for c in spec)
+        for spec, height, width in zip(layout[:2], (13, window), (10, window), strict=True)
+    ]
+    options = {"dimension_numbers": layout, "window_strides": (2, 2), "padding": "SAME"}
+    for *operands, parameters in with_gradients(*shapes, **options):
+        lhs, rhs = (DATA["any_bits"](rng, size) for size in operands)
+        expected = run(order_independent.conv_general_dilated_body, lhs, rhs, **parameters)
+        for _ in each_instruction_set():
+            actual = run(kernel.order_independent_convolution, lhs, rhs, **parameters)
+            assert_same_bits(actual, expected)
+
+
 SPECIAL = np.float32([0, 1, -2, np.inf, -np.inf, np.nan])
 
 

@@ -13,12 +13,36 @@ from jax import lax
 from repjax.primitives.contract import order_independent, problems
 from repjax.primitives.contract.sequential import check_float32
 
+_DIMENSIONS = ("g", "m", "n", "k")
 
-def _encode(problem: problems.Problem) -> list[int]:
-    """For the kernel: the offsets, and of each axis the dimension, the size and the strides."""
-    dimensions = enumerate((problem.g, problem.m, problem.n, problem.k))
-    axes = [(i, *dataclasses.astuple(axis)) for i, dims in dimensions for axis in dims]
+
+def _encode(problem: problems.Problem, grids: problems.Problem | None = None) -> list[int]:
+    """For the kernel: the offsets, and of each axis the dimension, the size and the strides, also
+    among the exponents, of which there is one for each position on the axes of ``grids``.
+    """
+    axes = []
+    for d, name in enumerate(_DIMENSIONS):
+        of_dimension = []
+        for i, axis in enumerate(getattr(problem, name)):
+            in_exponents = _steps(grids, name, i, "mnk") if grids else (0, 0, 0)
+            of_dimension.append((d, *dataclasses.astuple(axis), *in_exponents))
+        if grids:  # in any order, so in that of the memory, of rhs or of lhs
+            of_dimension.sort(key=lambda axis, name=name: axis[2 + (name == "n")], reverse=True)
+        axes += of_dimension
     return [*problem.offsets, len(axes), *itertools.chain(*axes)]
+
+
+def _steps(grids: problems.Problem, name: str, i: int, kinds) -> list[int]:
+    """The strides of axis i of a dimension among the exponents of ``kinds``, dimensions too.
+
+    The exponents of a kind are those of every position on g and on its dimension.
+    """
+    dimension = getattr(grids, name)
+    if i >= len(dimension):
+        return [0] * len(kinds)
+    inner = math.prod(axis.size for axis in dimension[i + 1 :])
+    sizes = dict(zip(_DIMENSIONS, grids.sizes, strict=True))
+    return [inner * (sizes[kind] if name == "g" else int(name == kind)) for kind in kinds]
 
 
 def _chains(lhs, rhs, shape, *parts):
@@ -31,18 +55,12 @@ def _chains(lhs, rhs, shape, *parts):
 
 def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
     """Of the axes of an array in the order of its memory, for the kernel: the size, and the steps
-    among the exponents of two kinds, which are dimensions of ``grids``.
-
-    The exponents of a kind are those of every position on g and on its dimension.
+    among the exponents of two kinds.
     """
     axes = [(stride, size, 0, 0) for size, stride in whole]
     for name in ("g", *kinds):
-        dimension = getattr(grids, name)
-        for i, axis in enumerate(dimension):
-            inner = math.prod(a.size for a in dimension[i + 1 :])
-            of_kinds = [math.prod(a.size for a in getattr(grids, kind)) for kind in kinds]
-            steps = of_kinds if name == "g" else [int(name == kind) for kind in kinds]
-            axes.append((getattr(axis, array), axis.size, *(inner * step for step in steps)))
+        for i, axis in enumerate(getattr(grids, name)):
+            axes.append((getattr(axis, array), axis.size, *_steps(grids, name, i, kinds)))
     joined: list[list[int]] = []
     for _, size, *steps in sorted((a for a in axes if a[1] != 1), reverse=True):
         last = joined[-1] if joined else None
@@ -53,17 +71,17 @@ def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
     return [*itertools.chain(*joined)]
 
 
-def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), (), ())):
+def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), ())):
     """The array of ``shape`` that the problems ``parts`` fill, order-independent.
 
     There is an exponent for each position on the axes of ``grids``: on g and m of the rows, on g
-    and n of the columns, on g and k of the terms.  ``whole`` are the other axes of lhs, rhs and
-    out: sizes and strides.
+    and n of the columns, on g and k of the terms.  ``whole`` are the other axes of lhs and rhs:
+    sizes and strides.
     """
     if 0 in (*shape, terms):
         return lax.full(shape, 0, np.float32)
     g, m, n, k = grids.sizes
-    kinds = {"lhs": ("k", "m"), "rhs": ("k", "n"), "out": ("m", "n")}
+    kinds = {"lhs": ("k", "m"), "rhs": ("k", "n")}
     layouts = {
         f"{array}_layout": np.asarray(_layout(array, kinds[array], grids, others), np.int64)
         for array, others in zip(kinds, whole, strict=True)
@@ -74,10 +92,9 @@ def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), (), ()
     return call(
         lhs,
         rhs,
-        problems=_flat(map(_encode, parts)),
+        problems=_flat(_encode(problem, grids) for problem in parts),
         **layouts,
         counts=np.asarray([g * k, g * m, g * n], np.int64),
-        terms=np.int64(terms),
         t=np.int64(order_independent.grid_bits(terms, precision)),
     )
 
@@ -152,7 +169,7 @@ def _convolution_on_grids(lhs, rhs, *geometry, dimension_numbers, precision=None
     grids = dataclasses.replace(first, m=first.m[:1], k=first.k[:1])
     whole = [
         [(s[d], problems.strides(s)[d]) for d in spec[2:]]
-        for s, spec in zip((lhs.shape, rhs.shape, shape), dimension_numbers, strict=True)
+        for s, spec in zip((lhs.shape, rhs.shape), dimension_numbers[:2], strict=True)
     ]
     features, *window = (rhs.shape[d] for d in dimension_numbers[1][1:])
     terms = features * math.prod(window)

@@ -1,29 +1,184 @@
-// Contractions over strided arrays, for the kernels that are made of them.
+// Contractions over strided arrays, and their division into blocks.
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
+#include "threads.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace repjax {
 
-// Of the terms of a sum, which to add, and how many products of them have a sum that an
-// accumulator holds: for integers, below 2**51 in magnitude.
-struct Terms {
-  int64_t begin = 0, end = INT64_MAX, block = 128;
+// What an axis has strides in: the three arrays, and the exponents of the rows, the columns and the
+// terms, which order-independent contractions have.
+enum { kLhs, kRhs, kOut, kOfRows, kOfColumns, kOfTerms, kStrides };
+
+// One dimension of out[g, m, n] or of the sum: axes, row-major, with strides in elements.
+struct Dimension {
+  int64_t size = 1;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides[kStrides];
+
+  // Adds an axis, as one with the axis before if their strides allow.
+  void add(int64_t count, const int64_t* stride) {
+    size *= count;
+    bool joined = !sizes.empty();
+    for (int of = 0; joined && of < kStrides; ++of) {
+      joined = strides[of].back() == count * stride[of];
+    }
+    if (joined) {
+      sizes.back() *= count;
+      for (int of = 0; of < kStrides; ++of) strides[of].back() = stride[of];
+    } else {
+      sizes.push_back(count);
+      for (int of = 0; of < kStrides; ++of) strides[of].push_back(stride[of]);
+    }
+  }
+
+  // The offsets of the positions [begin, begin + count).
+  void offsets(int of, int64_t begin, int64_t count, int64_t* to) const {
+    if (sizes.empty() || count == 0) {
+      std::fill_n(to, count, 0);
+      return;
+    }
+    const size_t inner = sizes.size() - 1;
+    std::vector<int64_t> at(sizes.size());
+    int64_t offset = 0, rest = begin;
+    for (size_t d = sizes.size(); d-- > 0;) {
+      at[d] = rest % sizes[d];
+      rest /= sizes[d];
+      offset += at[d] * strides[of][d];
+    }
+    const int64_t step = strides[of][inner];
+    while (true) {
+      const int64_t run = std::min(count, sizes[inner] - at[inner]);
+      for (int64_t i = 0; i < run; ++i) to[i] = offset + i * step;
+      to += run;
+      if ((count -= run) == 0) return;
+      offset -= at[inner] * step;
+      at[inner] = 0;
+      for (size_t d = inner; d-- > 0;) {
+        offset += strides[of][d];
+        if (++at[d] < sizes[d]) break;
+        offset -= sizes[d] * strides[of][d];
+        at[d] = 0;
+      }
+    }
+  }
+
+  int64_t offset(int of, int64_t position) const {
+    int64_t result;
+    offsets(of, position, 1, &result);
+    return result;
+  }
+
+  int64_t stride(int of) const {
+    for (size_t d = sizes.size(); d-- > 0;) {
+      if (sizes[d] > 1) return strides[of][d];
+    }
+    return 1;
+  }
+
+  int64_t last_offset(int of) const {
+    int64_t offset = 0;
+    for (size_t d = 0; d < sizes.size(); ++d) offset += (sizes[d] - 1) * strides[of][d];
+    return offset;
+  }
 };
 
-// Chains of fused multiply-adds of float to float, and exact sums of integers held by double to
-// int64_t.
+struct Problem {
+  Dimension g, m, n, k;
+  const float* lhs;
+  const float* rhs;
+  float* out;
+
+  void transpose() {
+    std::swap(m, n);
+    std::swap(lhs, rhs);
+    for (Dimension* d : {&g, &m, &n, &k}) {
+      std::swap(d->strides[kLhs], d->strides[kRhs]);
+      std::swap(d->strides[kOfRows], d->strides[kOfColumns]);
+    }
+  }
+};
+
+// Calls run(problem) for each.
 //
 // problems: of each, the offsets of its first elements in lhs, rhs and out, the number of its
-// axes, and of every axis its dimension (0 to 3 for g, m, n, k), its size, and its strides in
-// lhs, rhs and out.
-template <class Element, class Result>
-xla::ffi::Error contract(xla::ffi::ThreadPool* pool, const Element* lhs, int64_t lhs_count,
-                         const Element* rhs, int64_t rhs_count,
-                         xla::ffi::Span<const int64_t> problems, Result* out, int64_t out_count,
-                         Terms terms);
+// axes, and of every axis its dimension (0 to 3 for g, m, n, k), its size, and its strides.
+template <class Run>
+xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* rhs,
+                             int64_t rhs_count, xla::ffi::Span<const int64_t> problems,
+                             float* out, int64_t out_count, Run run) {
+  const int64_t counts[] = {lhs_count, rhs_count, out_count};
+  const int64_t* at = problems.begin();
+  while (at < problems.end()) {
+    const int64_t* first = at;
+    const int64_t axes = at[3];
+    at += 4;
+    Problem problem = {{}, {}, {}, {}, lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]};
+    Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
+    for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) dimensions[at[0]]->add(at[1], at + 2);
+    if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
+    for (int array : {kLhs, kRhs, kOut}) {
+      if (problem.k.size == 0 && array != kOut) continue;
+      int64_t last = first[array];
+      for (const Dimension* d : dimensions) last += d->last_offset(array);
+      if (last >= counts[array]) {
+        return xla::ffi::Error::InvalidArgument("problems: out of bounds");
+      }
+    }
+    run(problem);
+  }
+  return xla::ffi::Error::Success();
+}
+
+inline int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+constexpr int64_t kSmall = 1 << 16;  // multiply-adds that are not worth another thread
+
+// Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
+// smaller where there are threads for them, but not below `least` rows and the width of a panel.
+template <class Block>
+void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
+                int64_t columns, int64_t width, Block block) {
+  const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
+  const int64_t threads = std::max<int64_t>(
+      1, std::min<int64_t>(std::max<int64_t>(1, pool->num_threads()), operations / kSmall));
+  // Blocks for all threads, and some more, for those that come late.
+  const int64_t wanted = threads == 1 ? 1 : 4 * threads;
+  const int64_t m = p.m.size, n = p.n.size;
+  // Of equal sizes.
+  const int64_t parts = (m + rows - 1) / rows;
+  rows = parts <= 1 ? m : round_up((m + parts - 1) / parts, 12);
+  columns = std::min(n, columns);
+  int64_t blocks_m, blocks_n;
+  auto count = [&] {
+    blocks_m = (m + rows - 1) / rows;
+    blocks_n = (n + columns - 1) / columns;
+    return p.g.size * blocks_m * blocks_n;
+  };
+  while (count() < wanted) {
+    if (columns > width && columns * 2 > rows) {
+      columns = round_up(columns / 2, width);
+    } else if ((rows + 1) / 2 >= least) {
+      rows = rows > 96 ? round_up(rows / 2, 12) : (rows + 1) / 2;
+    } else {
+      break;
+    }
+  }
+  in_parallel(pool, threads, count(), [=](int64_t i) {
+    const int64_t m0 = i / blocks_n % blocks_m * rows, n0 = i % blocks_n * columns;
+    block(i / (blocks_m * blocks_n), m0, std::min(m0 + rows, m), n0, std::min(n0 + columns, n));
+  });
+}
+
+// The float32 chains of contract.cc.
+xla::ffi::Error contract(xla::ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count,
+                         const float* rhs, int64_t rhs_count,
+                         xla::ffi::Span<const int64_t> problems, float* out, int64_t out_count);
 
 }  // namespace repjax

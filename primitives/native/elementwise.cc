@@ -193,7 +193,7 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
 }
 
 // Blocks of one of the programs.
-struct Part {
+struct Blocks {
   const Program* program;
   int64_t begin, end;
 };
@@ -236,7 +236,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     next += 5 * program.instruction_count;
   }
 
-  std::vector<Part> parts;
+  std::vector<Blocks> parts;
   int64_t operations = 0;
   for (const Program& program : programs) {
     const int64_t here = program.size * program.instruction_count;

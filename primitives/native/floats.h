@@ -31,3 +31,32 @@ static inline Vector fma(Vector a, Vector b, Vector c);
 static inline Vector broadcast(Element x);
 
 #include "chains.h"
+
+// to[i * width + j] = from[a[i] + b[j]], 0 from `columns` to the width: a panel of an operand, the
+// columns of a row together.
+static void pack(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
+                 int64_t columns, float* to, int64_t width) {
+  if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
+  if (contiguous(b, columns)) {
+    from += b[0];
+    for (int64_t i = 0; i < rows; ++i) {
+      int64_t j = 0;
+      for (; j + kLanes <= columns; j += kLanes) store(to + i * width + j, load(from + a[i] + j));
+      for (; j < columns; ++j) to[i * width + j] = from[a[i] + j];
+    }
+    return;
+  }
+  int64_t i = 0;
+  for (; i + 4 <= rows && contiguous(a + i, 4); i += 4) {
+    int64_t j = 0;
+    for (; j + 4 <= columns; j += 4) transpose_four(from + a[i], b + j, to + i * width + j, width);
+    for (; j < columns; ++j) {
+      for (int l = 0; l < 4; ++l) to[(i + l) * width + j] = from[a[i] + b[j] + l];
+    }
+  }
+  for (; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) to[i * width + j] = from[a[i] + b[j]];
+  }
+}
+
+static const Chains kChains = {kLanes, kVectors, tile_for, pack};

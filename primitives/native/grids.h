@@ -1,8 +1,6 @@
-// Grids of integers for one instruction set, which the including file names.
+// Exponents and sums of integers on grids for one instruction set, which the including file names.
 //
-// Included by instruction_sets.cc.  The integers and their exponents are those of
-// repjax.primitives.contract.order_independent.  Each function goes along elements that lie
-// together, in runs that share them, and along the exponents or scales that go with them.
+// Included by instruction_sets.cc.  They are those of repjax.primitives.contract.order_independent.
 
 // Those that are read, with the step as a constant: 0, 1, or -1 for offsets.
 template <int kStep, class Element>
@@ -19,86 +17,45 @@ struct Read {
   }
 };
 
-// The loop with both steps as constants.
-template <template <int, int> class Loop, int kA, class A, class B, class... Rest>
-static inline auto by_second(const Along<A>& a, const Along<B>& b, Rest... rest) {
-  if (b.offsets) return Loop<kA, -1>::run(a, b, rest...);
-  return b.step == 0 ? Loop<kA, 0>::run(a, b, rest...) : Loop<kA, 1>::run(a, b, rest...);
-}
-
-template <template <int, int> class Loop, class A, class B, class... Rest>
-static inline auto by_steps(const Along<A>& a, const Along<B>& b, Rest... rest) {
-  if (a.offsets) return by_second<Loop, -1>(a, b, rest...);
-  return a.step == 0 ? by_second<Loop, 0>(a, b, rest...) : by_second<Loop, 1>(a, b, rest...);
-}
-
-// to = max(to, E(x) + at), and whether all x are finite; the others count as zeros.
+// to = max(to, E(x) + at), and whether all x are finite; the others count as zeros.  Goes along
+// elements that lie together, in runs that share the exponents, with the steps as constants.
 template <int kAt, int kTo>
-struct Largest {
-  static bool run(const Along<const int32_t>& others, const Along<int32_t>& to,
-                  const float* __restrict x, int64_t runs, int64_t n) {
-    const Read<kAt, int32_t> at(others);
-    int32_t* __restrict const first = to.first;
-    int32_t infinite = 0, largest = kNone;
-    for (; runs > 0; --runs, x += n) {
-      for (int64_t i = 0; i < n; ++i) {
-        int32_t bits;
-        __builtin_memcpy(&bits, x + i, sizeof bits);
-        const int32_t field = bits >> 23 & 0xFF;
-        infinite |= field == 0xFF;
-        const int32_t here = field == 0 || field == 0xFF ? kNone : field - 127 + at[i];
-        if (kTo == 0) {
-          largest = here > largest ? here : largest;
-        } else {
-          int32_t& old = first[kTo == 1 ? i : to.offsets[i]];
-          old = here > old ? here : old;
-        }
+static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
+                       const Along<const int32_t>& others, const Along<int32_t>& to) {
+  const Read<kAt, int32_t> at(others);
+  int32_t* __restrict const first = to.first;
+  int32_t infinite = 0, largest = kNone;
+  for (; runs > 0; --runs, x += n) {
+    for (int64_t i = 0; i < n; ++i) {
+      int32_t bits;
+      __builtin_memcpy(&bits, x + i, sizeof bits);
+      const int32_t field = bits >> 23 & 0xFF;
+      infinite |= field == 0xFF;
+      const int32_t here = field == 0 || field == 0xFF ? kNone : field - 127 + at[i];
+      if (kTo == 0) {
+        largest = here > largest ? here : largest;
+      } else {
+        int32_t& old = first[kTo == 1 ? i : to.offsets[i]];
+        old = here > old ? here : old;
       }
     }
-    if (kTo == 0 && largest > first[0]) first[0] = largest;
-    return !infinite;
   }
-};
+  if (kTo == 0 && largest > first[0]) first[0] = largest;
+  return !infinite;
+}
+
+template <int kAt>
+static bool largest_at(const float* x, int64_t runs, int64_t n, const Along<const int32_t>& at,
+                       const Along<int32_t>& to) {
+  if (to.offsets) return largest_of<kAt, -1>(x, runs, n, at, to);
+  return to.step == 0 ? largest_of<kAt, 0>(x, runs, n, at, to)
+                      : largest_of<kAt, 1>(x, runs, n, at, to);
+}
 
 static bool largest(const float* x, int64_t runs, int64_t n, Along<const int32_t> at,
                     Along<int32_t> to) {
-  return by_steps<Largest>(at, to, x, runs, n);
-}
-
-// integers = x * a * b rounded to nearest even, a and b powers of two or 0; 0 if x is not finite.
-template <int kA, int kB>
-struct Round {
-  static void run(const Along<const double>& a_scales, const Along<const double>& b_scales,
-                  const float* __restrict x, int64_t runs, int64_t n,
-                  double* __restrict integers) {
-    const Read<kA, double> a(a_scales);
-    const Read<kB, double> b(b_scales);
-    for (; runs > 0; --runs, x += n, integers += n) {
-      for (int64_t i = 0; i < n; ++i) {
-        int32_t bits;
-        __builtin_memcpy(&bits, x + i, sizeof bits);
-        bits = (bits & 0x7F800000) == 0x7F800000 ? 0 : bits;
-        float finite;
-        __builtin_memcpy(&finite, &bits, sizeof bits);
-        // Of at most 2**30 in magnitude: added to 1.5 * 2**52 they lose what is behind the point.
-        const double scaled = double(finite) * (a[i] * b[i]);
-        integers[i] = (scaled + 0x1.8p52) - 0x1.8p52;
-      }
-    }
-  }
-};
-
-static void round(const float* x, int64_t runs, int64_t n, Along<const double> a,
-                  Along<const double> b, double* integers) {
-  by_steps<Round>(a, b, x, runs, n, integers);
-}
-
-// integers = high * 2**kLow + integers.
-static void split(double* integers, int64_t n, double* high) {
-  for (int64_t i = 0; i < n; ++i) {
-    high[i] = (integers[i] * (1.0 / (1 << kLow)) + 0x1.8p52) - 0x1.8p52;
-    integers[i] -= high[i] * (1 << kLow);
-  }
+  if (at.offsets) return largest_at<-1>(x, runs, n, at, to);
+  return at.step == 0 ? largest_at<0>(x, runs, n, at, to) : largest_at<1>(x, runs, n, at, to);
 }
 
 // high * 2**32 + low += sums, whose shift is kLow.
@@ -123,48 +80,28 @@ static inline float scaled(int64_t total, double scale) {
   return x;
 }
 
-// x = sums * a * b rounded to nearest even.
-template <int kA, int kB>
-struct Scale {
-  static void run(const Along<const double>& a_scales, const Along<const double>& b_scales,
-                  Sum sums, int64_t runs, int64_t n, float* __restrict x) {
-    const Read<kA, double> a(a_scales);
-    const Read<kB, double> b(b_scales);
-    for (; runs > 0; --runs, x += n, sums.low += n) {
-      for (int64_t i = 0; i < n; ++i) x[i] = scaled(sums.low[i], a[i] * b[i]);
+// x[i][j] = sums[i * step + j] * rows[i] * columns[j], powers of two, rounded to nearest even.
+static void scale(const Sum& sums, int64_t step, int64_t m, int64_t n, const double* rows,
+                  const double* __restrict columns, float* const* to) {
+  for (int64_t i = 0; i < m; ++i) {
+    const int64_t* __restrict const low_words = sums.low + i * step;
+    const int64_t* __restrict const high_words = sums.high ? sums.high + i * step : nullptr;
+    float* __restrict const x = to[i];
+    const double row = rows[i];
+    if (!high_words) {
+      for (int64_t j = 0; j < n; ++j) x[j] = scaled(low_words[j], row * columns[j]);
+      continue;
     }
-  }
-};
-
-// The same of sums of two words.
-template <int kA, int kB>
-struct ScaleTwo {
-  static void run(const Along<const double>& a_scales, const Along<const double>& b_scales,
-                  Sum sums, int64_t runs, int64_t n, float* __restrict x) {
-    const Read<kA, double> a(a_scales);
-    const Read<kB, double> b(b_scales);
-    const int shift = sums.shift;
-    const int64_t mask = (int64_t(1) << shift) - 1, limit = int64_t(1) << (62 - shift);
-    const double unit = double(int64_t(1) << (shift - 1));
-    for (; runs > 0; --runs, x += n, sums.low += n, sums.high += n) {
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t low = sums.low[i] & mask, high = sums.high[i] + (sums.low[i] >> shift);
-        // Of the lower word of a large sum it only matters whether it is zero.
-        const bool large = high >= limit || high < -limit;
-        const int64_t total = large ? 2 * high | (low != 0) : high * (mask + 1) + low;
-        x[i] = scaled(total, a[i] * b[i] * (large ? unit : 1));
-      }
+    const int64_t mask = (int64_t(1) << sums.shift) - 1, limit = int64_t(1) << (62 - sums.shift);
+    const double unit = double(int64_t(1) << (sums.shift - 1));
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t low = low_words[j] & mask, high = high_words[j] + (low_words[j] >> sums.shift);
+      // Of the lower word of a large sum it only matters whether it is zero.
+      const bool large = high >= limit || high < -limit;
+      const int64_t total = large ? 2 * high | (low != 0) : high * (mask + 1) + low;
+      x[j] = scaled(total, row * columns[j] * (large ? unit : 1));
     }
-  }
-};
-
-static void scale(Sum sums, int64_t runs, int64_t n, Along<const double> a,
-                  Along<const double> b, float* x) {
-  if (sums.high) {
-    by_steps<ScaleTwo>(a, b, sums, runs, n, x);
-  } else {
-    by_steps<Scale>(a, b, sums, runs, n, x);
   }
 }
 
-static const Grids kGrids = {largest, round, split, carry, scale};
+static const Grids kGrids = {largest, carry, scale};

@@ -10,6 +10,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#if !defined(__clang__)  // GCC 12 warns of its own intrinsic functions (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -68,7 +72,22 @@ constexpr int kLanes = 8, kVectors = 4;
 #include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
+static inline Vector widen(const float* x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 }  // namespace integers
+}  // namespace avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vnni"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vnni")
+#endif
+namespace avx512 {
+namespace words {
+#include "words.h"
+}  // namespace words
 }  // namespace avx512
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -96,6 +115,7 @@ constexpr int kLanes = 4, kVectors = 2;
 #include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
+static inline Vector widen(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
 }  // namespace integers
 }  // namespace avx2
 #if defined(__clang__)
@@ -124,6 +144,7 @@ constexpr int kLanes = 2, kVectors = 4;
 #include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
 static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
+static inline Vector widen(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
 }  // namespace integers
 }  // namespace neon
 
@@ -158,31 +179,40 @@ constexpr int kLanes = 2, kVectors = 2;
 #include "grids.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
 static inline Vector broadcast(double x) { return Vector{x, x}; }
+static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
 }  // namespace integers
 }  // namespace plain
 
 #if defined(__x86_64__)
-const InstructionSet kAvx512 = {"AVX512", avx512::floats::kChains, avx512::integers::kChains,
-                                avx512::floats::kSums, avx512::integers::kGrids,
-                                avx512::floats::kElementwise};
-const InstructionSet kAvx2 = {"AVX2", avx2::floats::kChains, avx2::integers::kChains,
-                              avx2::floats::kSums, avx2::integers::kGrids,
-                              avx2::floats::kElementwise};
+const InstructionSet kAvx512 = {
+    "AVX512", avx512::floats::kChains, avx512::integers::kProducts,
+    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise};
+const InstructionSet kAvx512Vnni = {
+    "AVX512_VNNI", avx512::floats::kChains, avx512::integers::kProducts,
+    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise,
+    &avx512::words::kProducts};
+const InstructionSet kAvx2 = {
+    "AVX2", avx2::floats::kChains, avx2::integers::kProducts,
+    avx2::floats::kSums, avx2::integers::kGrids, avx2::floats::kElementwise};
 #elif defined(__aarch64__)
-const InstructionSet kNeon = {"NEON", neon::floats::kChains, neon::integers::kChains,
-                              neon::floats::kSums, neon::integers::kGrids,
-                              neon::floats::kElementwise};
+const InstructionSet kNeon = {
+    "NEON", neon::floats::kChains, neon::integers::kProducts,
+    neon::floats::kSums, neon::integers::kGrids, neon::floats::kElementwise};
 #endif
-const InstructionSet kPlain = {"PLAIN", plain::floats::kChains, plain::integers::kChains,
-                               plain::floats::kSums, plain::integers::kGrids,
-                                plain::floats::kElementwise};
+const InstructionSet kPlain = {
+    "PLAIN", plain::floats::kChains, plain::integers::kProducts,
+    plain::floats::kSums, plain::integers::kGrids, plain::floats::kElementwise};
 
 
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {
   std::vector<const InstructionSet*> all;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) all.push_back(&kAvx512);
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+  if (avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
+    all.push_back(&kAvx512Vnni);
+  }
+  if (avx512) all.push_back(&kAvx512);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
 #elif defined(__aarch64__)
   all.push_back(&kNeon);

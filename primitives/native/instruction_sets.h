@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace repjax {
 
@@ -14,13 +15,12 @@ struct Tile {
               const int64_t* rhs_k, Result* const* rows, bool first, bool last);
 };
 
-template <class Element, class Result>
 struct Chains {
   int lanes;
   int vectors;
-  Tile<Element, Result> (*tile_for)(int vectors, int64_t rows);
-  void (*pack)(const Element* from, const int64_t* a, int64_t rows, const int64_t* b,
-               int64_t columns, Element* to);
+  Tile<float, float> (*tile_for)(int vectors, int64_t rows);
+  void (*pack)(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
+               int64_t columns, float* to, int64_t width);
 };
 
 // Sums of float32; sums.h says which.
@@ -38,6 +38,8 @@ struct Along {
   Element* first;
   int64_t step;
   const int32_t* offsets;
+
+  Element& operator[](int64_t i) const { return first[offsets ? offsets[i] : i * step]; }
 };
 
 // Below every exponent: of zeros.
@@ -49,19 +51,44 @@ struct Sum {
   int shift;
 };
 
-// Bits of the lower part of an integer that is split.
-constexpr int kLow = 15;
-
-// Integers on grids; grids.h says which.
+// Exponents and sums; grids.h says which.
 struct Grids {
   bool (*largest)(const float* x, int64_t runs, int64_t n, Along<const int32_t> at,
                   Along<int32_t> to);
-  void (*round)(const float* x, int64_t runs, int64_t n, Along<const double> a,
-                Along<const double> b, double* integers);
-  void (*split)(double* integers, int64_t n, double* high);
   void (*carry)(Sum sums, int64_t n, int64_t* high, int64_t* low);
-  void (*scale)(Sum sums, int64_t runs, int64_t n, Along<const double> a, Along<const double> b,
-                float* x);
+  void (*scale)(const Sum& sums, int64_t step, int64_t m, int64_t n, const double* rows,
+                const double* columns, float* const* to);
+};
+
+// Of an integer: all, or the lower bits with a sign, or the others.
+enum class Part { kWhole, kLow, kHigh };
+constexpr int kLow = 15;
+
+// Elements x[at[i] + j] of float32, i < rows and j < columns, that are to be multiplied by the
+// scales row[i] and column[j] and rounded to integers.
+template <class Scale>
+struct Panel {
+  const float* x;
+  const int64_t* at;
+  int64_t rows, columns;
+  const Scale *row, *column;
+};
+
+// Exact sums of products of integers, which are held by float64 (integers.h), or if they have up to
+// 22 bits by words of 16 bits (words.h).
+template <class Element>
+struct Products {
+  // Of float64 powers of two, of words exponents.
+  typedef std::conditional_t<std::is_same_v<Element, double>, double, float> Scale;
+
+  int lanes, vectors;
+  int64_t terms;  // the most of a block
+  int planes;     // elements of an integer
+  Tile<Element, int64_t> (*tile_for)(int vectors, int64_t rows);
+  // Rounds the left operand, in rows of so many elements, or the right one, in rows of the width
+  // of a panel.
+  void (*left)(const Panel<Scale>& from, Element* to, int64_t row);
+  void (*right)(const Panel<Scale>& from, Part part, Element* to, int64_t row);
 };
 
 // Operations on elements of 32 bits; elementwise.h says what they do.
@@ -88,11 +115,12 @@ struct Elementwise {
 
 struct InstructionSet {
   const char* name;
-  const Chains<float, float>& floats;
-  const Chains<double, int64_t>& integers;
+  const Chains& floats;
+  const Products<double>& integers;
   const Sums& sums;
   const Grids& grids;
   const Elementwise& elementwise;
+  const Products<int16_t>* words = nullptr;
 };
 
 // The one that is used.

@@ -26,10 +26,14 @@ constexpr int64_t kRun = 16;         // elements that lie together and are worth
 
 // Integers of up to 22 bits have products whose sums are below 2**51 for 128 terms, and fit into
 // 64 bits for as many as t allows.  Longer ones, of up to 30 bits, are split in the right operand:
-// products with its parts have such sums for 64 terms, and fit for kMost.
+// products with its parts have such sums for kTerms30, and fit for kMost.
 constexpr int64_t kBits = 22;
-constexpr int64_t kBlock22 = 128, kBlock30 = 64;
+constexpr int64_t kTerms30 = 64;
 constexpr int64_t kMost = 1 << 17;
+
+constexpr int64_t kRows = 256, kColumns = 256;  // of a block: all of it stays in the L2 cache
+constexpr int64_t kLeastRows = 13;  // that repay rounding the right operand once more
+constexpr int64_t kStrip = 24;  // rows that are rounded together, and stay in the L1 cache
 
 // An array in the order of its memory, and which of two kinds of exponents go with its elements.
 struct Layout {
@@ -142,36 +146,216 @@ void or_zero(std::vector<int32_t>& exponents) {
   for (int32_t& e : exponents) e = e < kNone / 2 ? 0 : e;
 }
 
-// 2**(sign * exponent + offset) of each.
-std::vector<double> powers(const std::vector<int32_t>& exponents, int sign, int64_t offset) {
-  std::vector<double> result(exponents.size());
+// 2**(sign * exponent + offset) of each; as float, only the exponent.
+template <class Scale>
+std::vector<Scale> powers(const std::vector<int32_t>& exponents, int sign, int64_t offset) {
+  std::vector<Scale> result(exponents.size());
   for (size_t i = 0; i < result.size(); ++i) {
-    result[i] = std::ldexp(1.0, int(sign * exponents[i] + offset));
+    const int exponent = int(sign * exponents[i] + offset);
+    result[i] = std::is_same_v<Scale, double> ? std::ldexp(1.0, exponent) : exponent;
   }
   return result;
 }
 
-// f(the first of the elements, runs of them that lie together, and what goes with each), over the
-// whole array.
-template <class Function>
-void for_runs(const Machine& machine, const Layout& layout, const std::vector<double>& first,
-              const std::vector<double>& second, Function f) {
-  machine.parts(layout, 4 * machine.threads, [&](int64_t begin, int64_t end) {
-    layout.runs(begin, end, [&](int64_t at, int64_t runs, const int64_t* position) {
-      f(at, runs, layout.along(0, first.data() + position[0]),
-        layout.along(1, second.data() + position[1]));
-    });
-  });
+// Of the rows, the columns, and the terms in the rows and in the columns; and of the results.
+template <class Scale>
+struct Scales {
+  const Scale *rows, *columns, *terms_of_rows, *terms_of_columns;
+  const double *out_rows, *out_columns;
+
+  void transpose() {
+    std::swap(rows, columns);
+    std::swap(terms_of_rows, terms_of_columns);
+    std::swap(out_rows, out_columns);
+  }
+};
+
+// Memory of a thread that goes from call to call, since fresh pages cost as much as filling them;
+// in lines of the cache.
+enum Use { kLeft, kRight, kStaged, kSums, kResults };
+template <Use use, class Element>
+Element* scratch(int64_t size) {
+  constexpr size_t kLine = 64;
+  thread_local std::unique_ptr<char[]> memory;
+  thread_local int64_t kept = 0;
+  if (kept < size) {
+    memory.reset(new char[size * sizeof(Element) + kLine]);
+    kept = size;
+  }
+  char* const at = memory.get();
+  return reinterpret_cast<Element*>(at + kLine - reinterpret_cast<uintptr_t>(at) % kLine);
+}
+
+// The results out[g, m0 : m1, n0 : n1], of integers of t bits; `integers` are those of lhs, or
+// null.  What is not finite has any integers: they only are in results that are replaced.
+template <class Element>
+void run_block(const Problem& p, const Element* integers,
+               const Scales<typename Products<Element>::Scale>& scales,
+               const Products<Element>& set, int64_t t, int64_t g, int64_t m0, int64_t m1,
+               int64_t n0, int64_t n1) {
+  typedef typename Products<Element>::Scale Scale;
+  const InstructionSet& functions = instruction_set();
+  const float* lhs = p.lhs + p.g.offset(kLhs, g);
+  const float* rhs = p.rhs + p.g.offset(kRhs, g);
+  float* out = p.out + p.g.offset(kOut, g);
+  if (integers) integers += p.g.offset(kLhs, g);
+
+  const bool is_split = t > kBits, is_long = is_split && p.k.size > kMost;
+  const int64_t width = set.lanes * set.vectors;
+  const int64_t rows = m1 - m0, columns = n1 - n0;
+  const int64_t panels = (columns + width - 1) / width, row = panels * width;
+  const int64_t terms = std::min(is_split ? kTerms30 : set.terms, p.k.size);
+  std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
+  std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms), strip_k(terms);
+  p.m.offsets(kLhs, m0, rows, lhs_m.data());
+  p.m.offsets(kOut, m0, rows, out_m.data());
+  p.n.offsets(kRhs, n0, columns, rhs_n.data());
+  p.n.offsets(kOut, n0, columns, out_n.data());
+  if (p.k.size == 0) {
+    const bool together = contiguous(out_n.data(), columns);
+    for (int64_t i : out_m) {
+      if (together) std::fill_n(out + i + out_n[0], columns, 0.0f);
+      for (int64_t j = together ? columns : 0; j < columns; ++j) out[i + out_n[j]] = 0;
+    }
+    return;
+  }
+  for (int64_t k = 0; k < terms; ++k) packed_k[k] = k * width, strip_k[k] = k;
+  int64_t strip_m[kStrip];
+  for (int64_t i = 0; i < kStrip; ++i) strip_m[i] = i * terms;
+  // Of a row of the left operand and of a panel of the right one: vectors are full, pairs whole.
+  const int64_t left_row = set.planes * round_up(terms, 16);
+  const int64_t panel = set.planes * round_up(terms, 2) * width;
+
+  std::vector<int64_t> at(std::max({rows, columns, terms}));
+  auto gather = [&](const auto* from, const Dimension& d, int of, int64_t begin, int64_t count,
+                    auto* to) {
+    from += p.g.offset(of, g);
+    d.offsets(of, begin, count, at.data());
+    for (int64_t i = 0; i < count; ++i) to[i] = from[at[i]];
+  };
+  std::vector<Scale> row_scales(rows), column_scales(row), left_scales(terms), right_scales(terms);
+  std::vector<double> out_rows(rows), out_columns(columns);
+  gather(scales.rows, p.m, kOfRows, m0, rows, row_scales.data());
+  gather(scales.columns, p.n, kOfColumns, n0, columns, column_scales.data());
+  gather(scales.out_rows, p.m, kOfRows, m0, rows, out_rows.data());
+  gather(scales.out_columns, p.n, kOfColumns, n0, columns, out_columns.data());
+
+  const int64_t sums = rows * row;
+  int64_t* const low = scratch<kSums, int64_t>((is_long ? 4 : is_split ? 2 : 1) * sums);
+  int64_t* const high = is_split ? low + sums : nullptr;
+  int64_t* const words = is_long ? high + sums : nullptr;
+  if (is_long) std::fill_n(words, 2 * sums, 0);
+  const std::pair<Part, int64_t*> parts[] = {{is_split ? Part::kLow : Part::kWhole, low},
+                                             {Part::kHigh, high}};
+  Element* const right = scratch<kRight, Element>((is_split ? 2 : 1) * panels * panel);
+  Element* const left = scratch<kLeft, Element>(kStrip * left_row);
+  float* const staged = scratch<kStaged, float>(std::max(width, kStrip) * terms);
+
+  bool first = true;
+  for (int64_t k0 = 0; k0 < p.k.size; k0 += terms) {
+    const int64_t here_k = std::min(terms, p.k.size - k0);
+    p.k.offsets(kLhs, k0, here_k, lhs_k.data());
+    p.k.offsets(kRhs, k0, here_k, rhs_k.data());
+    gather(scales.terms_of_rows, p.k, kOfTerms, k0, here_k, left_scales.data());
+    gather(scales.terms_of_columns, p.k, kOfTerms, k0, here_k, right_scales.data());
+    auto vectors = [&](int64_t j) {
+      return (std::min(width, columns - j * width) + set.lanes - 1) / set.lanes;
+    };
+    for (int64_t j = 0; j < panels; ++j) {
+      const int64_t* n = &rhs_n[j * width];
+      const int64_t here = std::min(width, columns - j * width);
+      Panel<Scale> from = {rhs + n[0], rhs_k.data(), here_k, vectors(j) * set.lanes,
+                           right_scales.data(), &column_scales[j * width]};
+      if (here != from.columns || !contiguous(n, here)) {
+        functions.floats.pack(rhs, rhs_k.data(), here_k, n, here, staged, width);
+        from.x = staged;
+        from.at = packed_k.data();
+      }
+      for (int i = 0; i <= is_split; ++i) {
+        set.right(from, parts[i].first, right + (i * panels + j) * panel, width);
+      }
+    }
+    const bool along = contiguous(lhs_k.data(), here_k);
+    for (int64_t i0 = 0; i0 < rows; i0 += kStrip) {
+      const int64_t here_m = std::min(kStrip, rows - i0);
+      Panel<Scale> from = {lhs + lhs_k[0], &lhs_m[i0], here_m, here_k, &row_scales[i0],
+                           left_scales.data()};
+      if (!along && !integers) {
+        functions.floats.pack(lhs, &lhs_m[i0], here_m, lhs_k.data(), here_k, staged, terms);
+        from.x = staged;
+        from.at = strip_m;
+      }
+      if (!integers) set.left(from, left, left_row);
+      for (int64_t j = 0; j < panels; ++j) {
+        for (int part = 0; part <= is_split; ++part) {
+          for (int64_t i = 0; i < here_m;) {
+            const Tile<Element, int64_t> tile = set.tile_for(vectors(j), here_m - i);
+            const Element* x[16];
+            int64_t* to[16];
+            for (int r = 0; r < tile.rows; ++r) {
+              x[r] = integers ? integers + lhs_m[i0 + i + r] : left + (i + r) * left_row;
+              to[r] = parts[part].second + (i0 + i + r) * row + j * width;
+            }
+            tile.run(here_k, x, integers ? lhs_k.data() : strip_k.data(),
+                     right + (part * panels + j) * panel, packed_k.data(), to, first, false);
+            i += tile.rows;
+          }
+        }
+      }
+    }
+    first = is_long && (k0 + terms) % kMost == 0;
+    if (first || (is_long && k0 + terms >= p.k.size)) {
+      functions.grids.carry({high, low, kLow}, sums, words, words + sums);
+    }
+  }
+
+  const Sum total = is_long ? Sum{words, words + sums, 32} : Sum{high, low, kLow};
+  const bool direct = contiguous(out_n.data(), columns);
+  float* const results = direct ? nullptr : scratch<kResults, float>(16 * columns);
+  for (int64_t i0 = 0; i0 < rows; i0 += 16) {
+    const int64_t here_m = std::min<int64_t>(16, rows - i0);
+    float* to[16];
+    for (int64_t i = 0; i < here_m; ++i) {
+      to[i] = direct ? out + out_m[i0 + i] + out_n[0] : results + i * columns;
+    }
+    const Sum here = {high ? total.high + i0 * row : nullptr, total.low + i0 * row, total.shift};
+    functions.grids.scale(here, row, here_m, columns, &out_rows[i0], out_columns.data(), to);
+    for (int64_t j = 0; !direct && j < columns; ++j) {
+      for (int64_t i = 0; i < here_m; ++i) {
+        out[out_m[i0 + i] + out_n[j]] = results[i * columns + j];
+      }
+    }
+  }
+}
+
+// Time of a call in which m are the rows and n the columns, in vector operations: the products,
+// rounding, and the results.
+double cost(const Problem& p, bool rounded, int64_t lanes) {
+  const double m = p.m.size, n = p.n.size, k = p.k.size;
+  auto packing = [](const Dimension& d, int of) { return d.stride(of) == 1 ? 0.2 : 1; };
+  return m * ((p.n.size + lanes - 1) / lanes) * k + (rounded ? 0 : m * k * packing(p.k, kLhs)) +
+         k * n * packing(p.n, kRhs) + m * n * (p.n.stride(kOut) == 1 ? 0.2 : 1.5);
 }
 
 template <class Element>
-std::unique_ptr<Element[]> buffer(int64_t size) {
-  return std::unique_ptr<Element[]>(new Element[size]);
+void run_problem(Problem p, Element* integers, Scales<typename Products<Element>::Scale> scales,
+                 const Products<Element>& set, int64_t t, ffi::ThreadPool* pool) {
+  Problem transposed = p;
+  transposed.transpose();
+  if (cost(transposed, false, set.lanes) < cost(p, integers, set.lanes)) {
+    p = transposed;
+    scales.transpose();
+    integers = nullptr;
+  }
+  for_blocks(p, pool, kRows, kLeastRows, kColumns, set.lanes * set.vectors,
+             [&, integers, t](auto... block) {
+               run_block<Element>(p, integers, scales, set, t, block...);
+             });
 }
 
-// Memory of 8-byte words that goes from call to call: fresh pages cost as much as filling them.
+// Memory of a call that the next one may have.
 struct Memory {
-  std::unique_ptr<int64_t[]> words;
+  std::unique_ptr<double[]> words;
   int64_t size = 0;
 };
 
@@ -181,7 +365,8 @@ Memory kept;
 
 Memory take_memory(int64_t size) {
   std::lock_guard<std::mutex> lock(kept_mutex);
-  return kept.size >= size ? std::exchange(kept, {}) : Memory{buffer<int64_t>(size), size};
+  if (kept.size >= size) return std::exchange(kept, {});
+  return {std::unique_ptr<double[]>(new double[size]), size};
 }
 
 void keep(Memory memory) {
@@ -189,34 +374,50 @@ void keep(Memory memory) {
   if (memory.size <= kKept && memory.size > kept.size) kept = std::move(memory);
 }
 
+// The integers of a whole array, which has scales of two kinds.
+void round_all(const Machine& machine, const float* x, const Layout& layout, const double* first,
+               const double* second, double* to) {
+  const int64_t n = layout.run;
+  machine.parts(layout, 4 * machine.threads, [&](int64_t begin, int64_t end) {
+    std::vector<double> scales(n), ones;
+    std::vector<int64_t> at;
+    layout.runs(begin, end, [&](int64_t here, int64_t runs, const int64_t* position) {
+      const auto a = layout.along(0, first + position[0]);
+      const auto b = layout.along(1, second + position[1]);
+      for (int64_t i = 0; i < n; ++i) scales[i] = a[i] * b[i];
+      for (int64_t i = at.size(); i < runs; ++i) at.push_back(i * n), ones.push_back(1);
+      instruction_set().integers.left({x + here, at.data(), runs, n, ones.data(), scales.data()},
+                                      to + here, n);
+    });
+  });
+}
+
 // What a sum in IEEE arithmetic gives where there are infinities or NaNs: of the finite operands
 // only their signs matter.
 std::unique_ptr<float[]> signs(const float* x, int64_t count) {
-  auto result = buffer<float>(count);
+  auto result = std::make_unique<float[]>(count);
   for (int64_t i = 0; i < count; ++i) {
     result[i] = !std::isfinite(x[i]) ? x[i] : x[i] > 0 ? 1.0f : x[i] < 0 ? -1.0f : 0.0f;
   }
   return result;
 }
 
-// problems: see contract.h.  lhs_layout, rhs_layout and out_layout: the axes of the array in the
-// order of its memory, of each its size and how far it moves among the exponents of the terms and
-// of the rows; of the terms and of the columns; of the rows and of the columns.  counts: how many
-// exponents the terms, the rows and the columns have.  terms: those of a sum.  t: the bits of the
-// grids.
+// problems: see contract.h.  lhs_layout and rhs_layout: the axes of the array in the order of its
+// memory, of each its size and how far it moves among the exponents of the terms and of the rows;
+// of the terms and of the columns.  counts: how many exponents the terms, the rows and the columns
+// have.  t: the bits of the grids.
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<ffi::F32> rhs,
                   ffi::Span<const int64_t> problems, ffi::Span<const int64_t> lhs_layout,
-                  ffi::Span<const int64_t> rhs_layout, ffi::Span<const int64_t> out_layout,
-                  ffi::Span<const int64_t> counts, int64_t terms_of_sum, int64_t t,
-                  ffi::ResultBuffer<ffi::F32> out) {
+                  ffi::Span<const int64_t> rhs_layout, ffi::Span<const int64_t> counts,
+                  int64_t t, ffi::ResultBuffer<ffi::F32> out) {
   const Machine machine = {&pool, std::max<int64_t>(1, pool.num_threads()),
                            instruction_set().grids};
   const float *a = lhs.typed_data(), *b = rhs.typed_data();
   const int64_t a_count = lhs.element_count(), b_count = rhs.element_count();
   const int64_t out_count = out->element_count();
-  const Layout in_a(lhs_layout), in_b(rhs_layout), in_out(out_layout);
+  const Layout in_a(lhs_layout), in_b(rhs_layout);
   if (in_a.outer_size * in_a.run != a_count || in_b.outer_size * in_b.run != b_count ||
-      in_out.outer_size * in_out.run != out_count || counts.size() != 3) {
+      counts.size() != 3) {
     return ffi::Error::InvalidArgument("layouts: not those of the arrays");
   }
   const int64_t terms = counts[0], rows = counts[1], columns = counts[2];
@@ -224,71 +425,51 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   std::atomic<bool> finite{true};
   auto s = largest(machine, b, in_b, 0, terms, std::vector<int32_t>(columns, 0), finite);
   auto e = largest(machine, a, in_a, 1, rows, s, finite);
-  std::vector<char> used(terms);
-  for (int64_t i = 0; i < terms; ++i) used[i] = s[i] >= kNone / 2;
-  or_zero(s);
-  std::vector<int32_t> minus_s(s);
-  for (int32_t& x : minus_s) x = -x;
+  std::vector<int32_t> minus_s(terms);
+  for (int64_t i = 0; i < terms; ++i) minus_s[i] = s[i] == kNone ? 0 : -s[i];
   auto f = largest(machine, b, in_b, 1, columns, minus_s, finite);
   or_zero(e);
   or_zero(f);
 
-  auto term_scale = powers(s, 1, t - 1);
-  for (int64_t i = 0; i < terms; ++i) term_scale[i] = used[i] ? term_scale[i] : 0;
-  const auto row_scale = powers(e, -1, 0);
-  const bool is_split = t > kBits, is_long = is_split && terms_of_sum > kMost;
-  Memory memory = take_memory(a_count + (is_split ? 2 : 1) * b_count +
-                              (is_long ? 4 : is_split ? 2 : 1) * out_count);
-  double* const alpha = reinterpret_cast<double*>(memory.words.get());
-  double* const beta = alpha + a_count;
-  double* const beta_high = is_split ? beta + b_count : nullptr;
-  int64_t* const low = reinterpret_cast<int64_t*>((is_split ? beta_high : beta) + b_count);
-  int64_t* const high = is_split ? low + out_count : nullptr;
-  for_runs(machine, in_a, term_scale, row_scale,
-           [&](int64_t at, int64_t runs, auto terms, auto rows) {
-             machine.grids.round(a + at, runs, in_a.run, terms, rows, alpha + at);
-           });
-  for_runs(machine, in_b, powers(s, -1, t - 1), powers(f, -1, 0),
-           [&](int64_t at, int64_t runs, auto terms, auto columns) {
-             machine.grids.round(b + at, runs, in_b.run, terms, columns, beta + at);
-             if (is_split) machine.grids.split(beta + at, runs * in_b.run, beta_high + at);
-           });
-  Sum total = {high, low, kLow};
-  if (is_long) {
-    int64_t* const words = high + out_count;
-    std::fill_n(words, 2 * out_count, 0);
-    total = {words, words + out_count, 32};
-  }
-  const int64_t most = is_split ? kMost : terms_of_sum;
-  for (int64_t begin = 0; begin < terms_of_sum; begin += most) {
-    const Terms part = {begin, begin + most, is_split ? kBlock30 : kBlock22};
-    for (const auto& [from, to] : {std::pair(beta, low), std::pair(beta_high, high)}) {
-      if (!to) continue;
-      const ffi::Error error = contract<double, int64_t>(&pool, alpha, a_count, from, b_count,
-                                                         problems, to, out_count, part);
-      if (error.failure()) return error;
-    }
-    if (!is_long) break;
-    machine.parts(in_out, machine.threads, [&](int64_t begin, int64_t end) {
-      const int64_t at = begin * in_out.run;
-      machine.grids.carry({high + at, low + at, kLow}, end * in_out.run - at,
-                          high + out_count + at, high + 2 * out_count + at);
-    });
-  }
   float* to = out->typed_data();
-  for_runs(machine, in_out, powers(e, 1, 1 - t), powers(f, 1, 1 - t),
-           [&](int64_t at, int64_t runs, auto rows, auto columns) {
-             const Sum here = {total.high ? total.high + at : nullptr, total.low + at,
-                               total.shift};
-             machine.grids.scale(here, runs, in_out.run, rows, columns, to + at);
-           });
-  keep(std::move(memory));
+  auto for_each = [&](auto run) {
+    return for_problems(a, a_count, b, b_count, problems, to, out_count, run);
+  };
+  // The windows of a convolution share elements, which are not to be rounded for each.
+  int64_t uses = 0;
+  const ffi::Error error =
+      for_each([&](const Problem& p) { uses += p.g.size * p.m.size * p.k.size; });
+  if (error.failure()) return error;
+  const bool shared = uses > 2 * a_count;
+  auto run = [&](const auto& set, auto scale, auto* integers) {
+    typedef decltype(scale) Scale;
+    // 2**kNone is 0: terms that only have zeros in the columns are left out.
+    const auto terms_a = powers<Scale>(s, 1, t - 1), terms_b = powers<Scale>(minus_s, 1, t - 1);
+    const auto rows_e = powers<Scale>(e, -1, 0), columns_f = powers<Scale>(f, -1, 0);
+    const auto out_e = powers<double>(e, 1, 1 - t), out_f = powers<double>(f, 1, 1 - t);
+    const Scales<Scale> scales = {rows_e.data(),  columns_f.data(), terms_a.data(),
+                                  terms_b.data(), out_e.data(),     out_f.data()};
+    if constexpr (std::is_same_v<Scale, double>) {
+      if (integers) round_all(machine, a, in_a, terms_a.data(), rows_e.data(), integers);
+    }
+    for_each([&](const Problem& p) {
+      run_problem(p, integers ? integers + (p.lhs - a) : nullptr, scales, set, t, &pool);
+    });
+  };
+  const InstructionSet& set = instruction_set();
+  if (set.words && t <= kBits && !shared) {
+    run(*set.words, float(), static_cast<int16_t*>(nullptr));
+  } else {
+    Memory memory = shared ? take_memory(a_count) : Memory{};
+    run(set.integers, double(), memory.words.get());
+    keep(std::move(memory));
+  }
   if (finite) return ffi::Error::Success();
 
-  auto ieee = buffer<float>(out_count);
-  const ffi::Error failed = contract<float, float>(&pool, signs(a, a_count).get(), a_count,
-                                                   signs(b, b_count).get(), b_count, problems,
-                                                   ieee.get(), out_count, Terms{});
+  auto ieee = std::make_unique<float[]>(out_count);
+  const ffi::Error failed = contract(&pool, signs(a, a_count).get(), a_count,
+                                     signs(b, b_count).get(), b_count, problems, ieee.get(),
+                                     out_count);
   if (failed.failure()) return failed;
   for (int64_t i = 0; i < out_count; ++i) {
     if (!std::isfinite(ieee[i])) to[i] = ieee[i];
@@ -307,8 +488,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_contract_order_independent, repjax::handle,
                                   .Attr<ffi::Span<const int64_t>>("problems")
                                   .Attr<ffi::Span<const int64_t>>("lhs_layout")
                                   .Attr<ffi::Span<const int64_t>>("rhs_layout")
-                                  .Attr<ffi::Span<const int64_t>>("out_layout")
                                   .Attr<ffi::Span<const int64_t>>("counts")
-                                  .Attr<int64_t>("terms")
                                   .Attr<int64_t>("t")
                                   .Ret<ffi::Buffer<ffi::F32>>());
