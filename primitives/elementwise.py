@@ -298,18 +298,18 @@ def _moved(equation, steps) -> tuple[int, ...] | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
-    """Equations, with the variables that they take and that are needed of them."""
+    """Equations, with the variables that they take and that are needed of them, as in a jaxpr."""
 
-    equations: tuple[Any, ...]
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
+    eqns: tuple[Any, ...]
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
 
     def evaluate(self, *operands) -> list[Any]:
         """The outputs, equation by equation."""
-        environment = dict(zip(self.inputs, operands, strict=True))
-        for equation in self.equations:
+        environment = dict(zip(self.invars, operands, strict=True))
+        for equation in self.eqns:
             _run(equation, environment)
-        return [environment[v] for v in self.outputs]
+        return [environment[v] for v in self.outvars]
 
 
 def _variables(atoms) -> list[Any]:
@@ -461,7 +461,7 @@ class _Plan:
             if outputs:
                 chain = self._chain(members, outputs, position)
                 neighbours = [u for v in outputs for u in users[v] if not isinstance(u, list)]
-                neighbours += [self.made_by.get(v) for v in chain.inputs]
+                neighbours += [self.made_by.get(v) for v in chain.invars]
                 others = [e for e in neighbours if id(e) not in self.elementwise]
                 add(self.levels[id(members[0])], chain, others)
         found += ((level, 0, chains) for level, chains in for_kernel.items())
@@ -488,10 +488,10 @@ def _pays(chain: Chain, neighbours) -> bool:
     ``neighbours`` are the equations of no chain before and after it (None: inputs and results of
     the program).  XLA fuses a few operations with the loops of neighbours.
     """
-    size = chain.outputs[0].aval.size
+    size = chain.outvars[0].aval.size
     if size <= _SMALL or size > _LARGE:
         return size <= _SMALL
-    operations = [e for e in chain.equations if _function(e) is not None]
+    operations = [e for e in chain.eqns if _function(e) is not None]
     loops = [e for e in neighbours if e is not None and e.primitive.name not in _CALLS]
     return len(operations) >= _MANY or not loops
 
@@ -512,11 +512,11 @@ def evaluate(jaxpr, operands) -> list[Any]:
 
     for step in plan.steps():
         if isinstance(step, tuple):
-            results = chains_p.bind(*(see(v) for c in step for v in c.inputs), chains=step)
-            environment.update(zip((v for c in step for v in c.outputs), results, strict=True))
+            results = chains_p.bind(*(see(v) for c in step for v in c.invars), chains=step)
+            environment.update(zip((v for c in step for v in c.outvars), results, strict=True))
         elif isinstance(step, Chain):
-            results = step.evaluate(*map(see, step.inputs))
-            environment.update(zip(step.outputs, results, strict=True))
+            results = step.evaluate(*map(see, step.invars))
+            environment.update(zip(step.outvars, results, strict=True))
         else:
             for v in _variables(step.invars):
                 see(v)
@@ -576,9 +576,9 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
             entered[key] = emit(name, loaded[key])
         return entered[key]
 
-    for equation in chain.equations:
+    for equation in chain.eqns:
         (result,) = equation.outvars
-        enters = equation.invars[0] in chain.inputs and result not in chain.outputs
+        enters = equation.invars[0] in chain.invars and result not in chain.outvars
         if (view := _view_of(equation, views, enters)) is not None:
             views[result] = view
         else:
@@ -586,7 +586,7 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
             values[result] = _function(equation)(emit, equation, *operands)
 
     outputs: list[int] = []
-    for v in chain.outputs:
+    for v in chain.outvars:
         value = values[v]
         if v.aval.dtype in HALVES:
             value = emit(f"narrow_{v.aval.dtype}", value)
@@ -616,10 +616,10 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     ]
     constants = [[registers[value], bits] for bits, value in emit.constants.items()]
     program = [
-        *(chain.outputs[0].aval.size, len(inputs), len(outputs)),
+        *(chain.outvars[0].aval.size, len(inputs), len(outputs)),
         *(len(constants), len(instructions) // 5, count),
         *(x for numbers in inputs for x in numbers),
-        *(_STORAGE[v.aval.dtype] for v in chain.outputs),
+        *(_STORAGE[v.aval.dtype] for v in chain.outvars),
         *(x for numbers in constants for x in numbers),
         *instructions,
     ]
@@ -630,15 +630,18 @@ def _kernel(*operands, chains: tuple[Chain, ...]):
     taken, programs = [], [len(chains)]
     operands = iter(operands)
     for chain in chains:
-        by_variable = dict(zip(chain.inputs, operands, strict=False))
+        by_variable = dict(zip(chain.invars, operands, strict=False))
         variables, program = _encode(chain)
         taken += (by_variable[v] for v in variables)
         programs += program
     results = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for chain in chains for v in chain.outputs
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for chain in chains for v in chain.outvars
     ]
-    call = jax.ffi.ffi_call("repjax_elementwise", results)
-    return call(*taken, programs=np.asarray(programs, np.int64))
+    # XLA takes the operands of a loop's last operation for what the loop keeps, also where that is
+    # not a tuple of values but a call that gives one.  An empty result more, and it is a tuple.
+    empty = jax.ShapeDtypeStruct((0,), _BOOL)
+    call = jax.ffi.ffi_call("repjax_elementwise", [*results, empty])
+    return call(*taken, programs=np.asarray(programs, np.int64))[:-1]
 
 
 def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:
@@ -647,14 +650,14 @@ def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:
     return [
         result
         for chain in chains
-        for result in chain.evaluate(*itertools.islice(operands, len(chain.inputs)))
+        for result in chain.evaluate(*itertools.islice(operands, len(chain.invars)))
     ]
 
 
 chains_p = Primitive(PREFIX + "chains")
 chains_p.multiple_results = True
 chains_p.def_impl(_equations)
-chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outputs])
+chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outvars])
 prim_requires_devices_during_lowering.add(chains_p)
 
 
@@ -668,7 +671,7 @@ def _lower(ctx, *operands, chains: tuple[Chain, ...]):
 
 def _batch(operands, dimensions, chains: tuple[Chain, ...]):
     function = functools.partial(_equations, chains=chains)
-    results = jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands)
+    results = in_chains(jax.vmap(function, in_axes=tuple(dimensions), out_axes=0), *operands)
     return results, [0] * len(results)
 
 

@@ -302,6 +302,8 @@ def test_control_flow():
     def program(x, count):
         x, ys = lax.scan(lambda c, _: (c * 1.5 - c**2, c + 1), x, length=3)
         x = lax.while_loop(lambda s: s[1] < count, lambda s: (s[0] * 0.5 + 1, s[1] + 1), (x, 0))[0]
+        # The call's operands are in the order of the state (it would not end, see _kernel).
+        x = lax.while_loop(lambda s: s[0] < count, lambda s: (s[0] + 1, s[1] * 0.7 + 1), (0, x))[1]
         x = lax.cond(count > 2, lambda x: x * 3 - 1, lambda x: -x / 3, x)
         return jax.checkpoint(lambda x: x * x + ys)(x)
 
@@ -317,7 +319,9 @@ def test_batches():
 
     x, y = floats(60, 1).reshape(4, 15), floats(15, 2)
     function = repjax.reproducible(program)
-    actual = jax.jit(jax.vmap(function, in_axes=(0, None)))(x, y)
+    lowered = jax.jit(jax.vmap(function, in_axes=(0, None))).lower(x, y)
+    assert KERNEL in lowered.as_text()
+    actual = lowered.compile()(x, y)
     rows = [function(row, y) for row in x]
     assert_same_bits(actual, jax.tree.map(lambda *xs: np.stack(xs), *rows))
 
