@@ -27,7 +27,7 @@ namespace repjax {
 namespace {
 
 constexpr int64_t kBlock = 512;      // elements of a register
-constexpr int64_t kSmall = 1 << 17;  // operations that are not worth another thread
+constexpr int64_t kSmall = 1 << 18;  // operations that are not worth another thread
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
