@@ -445,11 +445,11 @@ class _Plan:
         note(self.jaxpr.outvars, None)
 
         found: list[tuple[int, int, Any]] = []
-        for_kernel: dict[int, tuple[Chain, ...]] = {}
+        for_kernel: dict[int, list[Chain]] = {}
 
         def add(level, chain, neighbours):
             if _pays(chain, neighbours):
-                for_kernel[level] = (*for_kernel.get(level, ()), chain)
+                for_kernel.setdefault(level, []).append(chain)
             else:
                 found.append((level, 0, chain))
 
@@ -464,7 +464,7 @@ class _Plan:
                 neighbours += [self.made_by.get(v) for v in chain.invars]
                 others = [e for e in neighbours if id(e) not in self.elementwise]
                 add(self.levels[id(members[0])], chain, others)
-        found += ((level, 0, chains) for level, chains in for_kernel.items())
+        found += ((level, 0, tuple(chains)) for level, chains in for_kernel.items())
         lowest = 0
         for equation in self.jaxpr.eqns:
             if id(equation) in self.levels and id(equation) not in self.elementwise:
@@ -475,9 +475,9 @@ class _Plan:
         return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
 
 
-#: Elements of an array over which a pass costs less than compiling a loop; of one that does not
-#: stay in the caches, where XLA's loop is faster; operations that are worth a pass in between.
-_SMALL, _LARGE, _MANY = 1 << 15, 1 << 19, 8
+#: Elements of an array over which a pass costs less than compiling a loop; operations that are
+#: worth a pass over a larger one.
+_SMALL, _MANY = 1 << 15, 8
 #: Calls, which XLA fuses with nothing.
 _CALLS = frozenset(PREFIX + name for name in ("dot_general", "conv_general_dilated", "reduce_sum"))
 
@@ -486,10 +486,11 @@ def _pays(chain: Chain, neighbours) -> bool:
     """Whether to compute a chain by the kernel.
 
     ``neighbours`` are the equations of no chain before and after it (None: inputs and results of
-    the program).  XLA fuses a few operations with the loops of neighbours.
+    the program).  XLA fuses a few operations with the loops of neighbours, and its loops overlap
+    arithmetic with the memory, which the kernel does not.
     """
     size = chain.outvars[0].aval.size
-    if size <= _SMALL or size > _LARGE:
+    if size <= _SMALL or size > native.LARGE:
         return size <= _SMALL
     operations = [e for e in chain.eqns if _function(e) is not None]
     loops = [e for e in neighbours if e is not None and e.primitive.name not in _CALLS]
@@ -597,14 +598,14 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     fixed = [*taken.values(), *outputs, *emit.constants.values()]
     registers = {value: i for i, value in enumerate(fixed)}
     last = {x: i for i, (_, _, operands) in enumerate(emit.instructions) for x in operands}
-    free: list[int] = []
+    free: set[int] = set()
     instructions, count = [], len(fixed)
     for i, (name, result, operands) in enumerate(emit.instructions):
         read_from = [registers[x] for x in operands]
-        free += {registers[x] for x in operands if last[x] == i} - set(range(len(fixed)))
+        free |= {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
         if result not in registers:
             if not free:
-                free.append(count)
+                free.add(count)
                 count += 1
             registers[result] = free.pop()
         padded = (*read_from, *read_from[:1] * 2)[:3]

@@ -26,6 +26,9 @@ _TARGETS = (
     "repjax_reduce_sum",
 )
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+#: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its
+#: neighbours, so that what is between need not be written and read.
+LARGE = 1 << 19
 # Emulated fused multiply-adds: XLA's code for the bodies is faster.
 _SLOW = "PLAIN"
 

@@ -115,7 +115,7 @@ def test_sums(data, accumulation):
 
 
 def test_sums_that_are_too_large_for_the_kernel():
-    x = DATA["normal"](np.random.default_rng(1), (sums._LARGE // 512 + 1, 512))
+    x = DATA["normal"](np.random.default_rng(1), (native.LARGE // 512 + 1, 512))
     for axes in ((0,), (1,), (0, 1)):
         expected = run(sums.reduce_sum_body, x, axes=axes, accumulation="pairwise")
         assert_same_bits(repjax.lax.reduce_sum(x, axes), expected)

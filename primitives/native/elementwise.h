@@ -56,7 +56,7 @@ static inline Bits sign(Vector x) {
   return where(is_nan(x) | (Bits)(x == Vector{}), i, one);
 }
 
-// In float64, and rounded once more; certified for every input (docs/accuracy.md).
+// In float64, and rounded once more, operation by operation as in the body, which is certified.
 static inline Bits inverse_root(Vector x) {
   typedef float Narrow __attribute__((vector_size(2 * kLanes)));
   Narrow halves[2];
@@ -71,8 +71,9 @@ static inline Bits inverse_root(Vector x) {
 
 // A format of 16 bits within float32.
 struct Half {
-  int shift;                     // bits of float32 that it has not
-  int32_t tiny, largest, shift_of_exponents;  // in float32: its smallest and largest numbers
+  int shift;                    // bits of float32 that it has not
+  int32_t tiny, largest;        // its smallest and its largest number, as bits of float32
+  int32_t shift_of_exponents;   // what those of float32 are higher by
 };
 constexpr Half kFloat16 = {13, 0x38800000, 0x477FE000, 112 << 23};
 constexpr Half kBfloat16 = {16, 0x00800000, 0x7F7F0000, 0};

@@ -125,16 +125,11 @@ def multiply(x, y):
     return [canonical.guard(lax.mul(a, b)) for a, b in zip(x, y, strict=True)]
 
 
-#: Elements of an array that does not stay in the caches.  XLA fuses a pairwise sum with what
-#: computes its terms, so that they need not be written and read.
-_LARGE = 1 << 19
-
-
 def reduce_sum_kernel(x, *, axes, accumulation):
     """The body of ``reduce_sum`` by the C++ kernel."""
     x, axis = collapse(x, axes)
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
-    if x.size == 0 or (accumulation == "pairwise" and x.size > _LARGE):
+    if x.size == 0 or (accumulation == "pairwise" and x.size > native.LARGE):
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     call = jax.ffi.ffi_call("repjax_reduce_sum", jax.ShapeDtypeStruct((outer, inner), x.dtype))
