@@ -143,14 +143,27 @@ class ResNet(flax.linen.Module):
         return flax.linen.Dense(10)(x.mean((1, 2)))
 
 
+def small_networks():
+    """Of which much is overhead."""
+    tokens = np.arange(64, dtype=np.int32).reshape(4, 16) % 100
+    return {"transformer": (Transformer(), tokens), "ResNet": (ResNet(), values((8, 16, 16, 3)))}
+
+
+def larger_networks():
+    """Such as are trained on CPUs."""
+    tokens = np.arange(1024, dtype=np.int32).reshape(8, 128) % 100
+    return {
+        "larger transformer": (Transformer(features=256), tokens),
+        "larger ResNet": (ResNet(features=64), values((16, 32, 32, 3))),
+    }
+
+
 def network_cases(inputs=None):
     """Deep programs, whose first call shows what tracing and compiling cost.
 
     ``inputs`` are other models and batches than small ones, by name.
     """
-    tokens = np.arange(64, dtype=np.int32).reshape(4, 16) % 100
-    small = {"transformer": (Transformer(), tokens), "ResNet": (ResNet(), values((8, 16, 16, 3)))}
-    for name, (model, batch) in (inputs or small).items():
+    for name, (model, batch) in (inputs or small_networks()).items():
         optimizer = optax.adam(1e-3)
 
         def step(variables, state, batch, model=model, optimizer=optimizer):
@@ -249,6 +262,7 @@ def main() -> None:
         *contraction_cases(arguments.quick),
         *training_cases(),
         *network_cases(),
+        *([] if arguments.quick else network_cases(larger_networks())),
         *dispatch_cases(),
     ]
     rows = {}

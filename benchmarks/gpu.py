@@ -35,7 +35,9 @@ from cpu import values
 from jax import lax
 
 import repjax
+from repjax.primitives import gpu
 from repjax.primitives.interpret import ACCUMULATIONS, CONTRACTIONS, Context, interpret_closed
+from repjax.primitives.rows import in_kernels
 from repjax.verify import conformance
 from repjax.verify.prove import UsageError
 
@@ -49,7 +51,8 @@ class Case(NamedTuple):
       name: its family, a colon, and the rest.
       function: of arrays, in stock JAX.
       arguments: its operands.
-      ways: names and the keywords of ``Context`` of repjax's.
+      ways: names and the keywords of ``Context`` of repjax's; ``rows=False`` is without the
+        kernels for rows.
       flops: products and sums of its contractions; 0 if bytes are what counts.
       plain: the ways of plain JAX.
       whole: whether it is a program, with entry and exit, rather than an operation.
@@ -58,7 +61,7 @@ class Case(NamedTuple):
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    ways: dict[str, dict[str, str]] = {"repjax": {}}  # noqa: RUF012 (never changed)
+    ways: dict[str, dict[str, Any]] = {"repjax": {}}  # noqa: RUF012 (never changed)
     flops: int = 0
     plain: tuple[str, ...] = (HIGHEST,)
     whole: bool = False
@@ -81,6 +84,14 @@ class Case(NamedTuple):
             return jax.jit(self.function).lower(*self.arguments).compile()
 
     def _reproducible(self, orders):
+        orders = dict(orders)
+        gpu.ROWS = orders.pop("rows", True)
+        try:
+            return self._compile(orders)
+        finally:
+            gpu.ROWS = True
+
+    def _compile(self, orders):
         if self.whole:
             program = repjax.reproducible(self.function, **orders)
         else:
@@ -89,8 +100,11 @@ class Case(NamedTuple):
 
             @jax.jit
             def program(*arguments):
-                context = Context(**orders, differentiable=False)
-                results = interpret_closed(context, jaxpr, jax.tree.leaves(arguments))
+                def operation(*operands):
+                    context = Context(**orders, differentiable=False)
+                    return interpret_closed(context, jaxpr, operands)
+
+                results = in_kernels(operation, *jax.tree.leaves(arguments))
                 return jax.tree.unflatten(structure, results)
 
         return program.lower(*self.arguments).compile()
@@ -99,6 +113,7 @@ class Case(NamedTuple):
 # --- cases ------------------------------------------------------------------------------
 
 SUMS = {order: {"accumulation": order} for order in ACCUMULATIONS}
+ROWS = {"repjax": {}, "repjax, rows by XLA": {"rows": False}}
 PRODUCTS = {order: {"contraction": order} for order in CONTRACTIONS}
 BOTH = (HIGHEST, TF32)
 
@@ -120,6 +135,8 @@ def reduction_cases(quick: bool) -> Iterator[Case]:
     x = values(shape)
     for axis, what in ((1, "rows"), (0, "columns"), (None, "all")):
         orders = dict(SUMS)
+        if axis == 1:
+            orders["pairwise, by XLA"] = {"accumulation": "pairwise", "rows": False}
         if axis is None:
             del orders["sequential"]  # one chain of additions; below, of fewer
         yield Case(f"sum: {what} [{name}]", lambda x, axis=axis: x.sum(axis), (x,), orders)
@@ -138,7 +155,10 @@ def network_cases(quick: bool) -> Iterator[Case]:
         }
     lenet = itertools.islice(cpu.training_cases(), 2)
     for name, function, arguments in (*lenet, *cpu.network_cases(inputs)):
-        yield Case(f"training: {name}", function, arguments, PRODUCTS, 0, BOTH, True)
+        ways = dict(PRODUCTS)
+        if name.startswith("transformer"):
+            ways["sequential, rows by XLA"] = {"contraction": "sequential", "rows": False}
+        yield Case(f"training: {name}", function, arguments, ways, 0, BOTH, True)
 
 
 def contraction_cases(quick: bool) -> Iterator[Case]:
@@ -177,27 +197,37 @@ def _flops(function, arguments) -> int:
     return total
 
 
+def row_cases(quick: bool) -> Iterator[Case]:
+    for shape in [(16, 64)] if quick else [(1 << 17, 256), (8192, 4096)]:
+        name = "x".join(map(str, shape))
+        x, scale = values(shape), values(shape[1:], 1)
+        labels = np.arange(shape[0], dtype=np.int32) % shape[1]
+
+        def layer_norm(x, scale):
+            z = x - x.mean(-1, keepdims=True)
+            return z * lax.rsqrt((z * z).mean(-1, keepdims=True) + 1e-6) * scale
+
+        def pullback(x, scale, cotangent):
+            return jax.vjp(layer_norm, x, scale)[1](cotangent)
+
+        def cross_entropy(x, labels):
+            return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
+
+        def softmax_pullback(x, cotangent):
+            return jax.vjp(jax.nn.softmax, x)[1](cotangent)
+
+        for what, function, arguments in (
+            ("softmax", jax.nn.softmax, (x,)),
+            ("softmax, pullback", softmax_pullback, (x, values(shape, 2))),
+            ("layer norm", layer_norm, (x, scale)),
+            ("layer norm, pullback", pullback, (x, scale, values(shape, 2))),
+            ("cross-entropy", cross_entropy, (x, labels)),
+            ("cross-entropy, gradient", jax.grad(cross_entropy), (x, labels)),
+        ):
+            yield Case(f"rows: {what} [{name}]", function, arguments, ROWS)
+
+
 def other_cases(quick: bool) -> Iterator[Case]:
-    shape = (16, 64) if quick else (8192, 4096)
-    name = "x".join(map(str, shape))
-    x, scale = values(shape), values(shape[1:], 1)
-    labels = np.arange(shape[0], dtype=np.int32) % shape[1]
-
-    def layer_norm(x, scale):
-        z = x - x.mean(-1, keepdims=True)
-        return z * lax.rsqrt((z * z).mean(-1, keepdims=True) + 1e-6) * scale
-
-    def gradient(x, scale):
-        return jax.grad(lambda *a: (layer_norm(*a) ** 2).sum(), (0, 1))(x, scale)
-
-    def cross_entropy(x, labels):
-        return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
-
-    yield Case(f"rows: softmax [{name}]", jax.nn.softmax, (x,))
-    yield Case(f"rows: layer norm [{name}]", layer_norm, (x, scale))
-    yield Case(f"rows: layer norm, gradients [{name}]", gradient, (x, scale))
-    yield Case(f"rows: cross-entropy [{name}]", cross_entropy, (x, labels))
-    yield Case(f"rows: cross-entropy, gradient [{name}]", jax.grad(cross_entropy), (x, labels))
     table, count = values((16 if quick else 1 << 16, 64), 2), 64 if quick else 1 << 20
     index = np.asarray(np.random.default_rng(0).integers(0, len(table), count), np.int32)
     updates = values((count, 64), 3)
@@ -324,7 +354,7 @@ def main() -> None:
         "cases": {},
     }
     print(report["ceilings"], flush=True)
-    families = (product_cases, elementwise_cases, reduction_cases, network_cases)
+    families = (product_cases, elementwise_cases, reduction_cases, row_cases, network_cases)
     families += (contraction_cases, other_cases)
     cases = itertools.chain.from_iterable(family(arguments.quick) for family in families)
     for case in cases:

@@ -7,7 +7,7 @@ the same bits (``on_cpu``, ``on_gpu``); any other platform raises.  Inside a bod
 are enabled, whatever the user's ``jax_enable_x64``.
 
 A body computes in float32.  float16 and bfloat16 operands are widened before it and results
-narrowed after it, so that they are rounded once (:func:`_in_float32`).
+narrowed after it, so that they are rounded once (:func:`in_float32`).
 
 Everything else follows from the *stock* function, the ``jax.lax`` function that
 the primitive makes reproducible: its shape rule gives the abstract evaluation; its
@@ -28,6 +28,8 @@ import numpy as np
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from repjax.primitives import canonical, gpu
 from repjax.primitives.interpret import (
@@ -39,6 +41,9 @@ from repjax.primitives.interpret import (
 )
 
 HALVES = (np.dtype(np.float16), np.dtype(jax.numpy.bfloat16))
+
+#: Of each primitive, its body for operands and results of certain types; for kernels of several.
+BODIES: dict[Primitive, Callable[..., Callable[..., Any]]] = {}
 
 
 def define(
@@ -72,8 +77,8 @@ def define(
       half_body: for these formats, the body, where that of float32 would round twice.
       own_value: whether the derivative of ``stock`` computes the result in another way than
         ``stock`` does.  The primitive's has the result of ``body`` either way.
-      on_cpu: called when lowering for CPU: a faster function with the bits of ``body``, or
-        None where this machine has none.
+      on_cpu: called when lowering for CPU, but not for ``jax.export``: a faster function with the
+        bits of ``body``, or None where this machine has none.
       on_gpu: the same for CUDA, called where :func:`repjax.primitives.gpu.available`.
       in_parts: whether one of these is ``partition.partitioned``, for which lowering has to know
         the devices.
@@ -105,14 +110,17 @@ def define(
 
     kernels = {"cpu": on_cpu, "cuda": lambda: on_gpu() if gpu.available() else None}
 
+    def for_types(avals_in, avals_out, function=body):
+        if halves is not None and any(map(_is_half, (*avals_in, *avals_out))):
+            return in_float32(half_body or function, avals_out, halves, pack)
+        return function
+
+    BODIES[primitive] = for_types
+
     def lower(ctx, *args, kernel, **params):
-        function = kernel() or body
-        if halves is not None and any(map(_is_half, (*ctx.avals_in, *ctx.avals_out))):
-            function = _in_float32(half_body or function, ctx.avals_out, halves, pack)
-        # A body knows nothing of shardings, which an explicit mesh would have in its types.
-        ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
-        with jax.enable_x64(True):
-            return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
+        function = (None if is_for_export(ctx) else kernel()) or body
+        function = for_types(ctx.avals_in, ctx.avals_out, function)
+        return lower_body(ctx, function, *args, multiple_results=multiple_results, **params)
 
     if in_parts:
         prim_requires_devices_during_lowering.add(primitive)
@@ -145,6 +153,40 @@ def define(
     return primitive
 
 
+def is_for_export(ctx) -> bool:
+    """Whether ``jax.export`` lowers, so that the program must do without kernels: it may run where
+    there are none."""
+    return ctx.module_context.lowering_parameters.for_export
+
+
+def is_for_one_device(ctx) -> bool:
+    """Whether it is known that the program runs on one device, and there are kernels then."""
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
+    return devices == 1 and not is_for_export(ctx)
+
+
+def lower_body(ctx, function, *args, multiple_results: bool, **params):
+    """Lower a function on arrays, inside which 64-bit types are enabled."""
+    # It knows nothing of shardings, which an explicit mesh would have in its types.
+    ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
+    with jax.enable_x64(True):
+        ctx = ctx if not ctx.dim_var_values else _with_wide_index(ctx)
+        return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
+
+
+def _with_wide_index(ctx):
+    """The context of a body that is lowered for several platforms.
+
+    All functions then take the index of the platform, of 64 bits where those are enabled; so a body
+    may not call what was lowered outside one, nor the other way round.
+    """
+    wide = ir.RankedTensorType.get([], ir.IntegerType.get_signless(64))
+    return ctx.replace(
+        module_context=ctx.module_context.replace(lowering_cache={}),
+        dim_var_values=[stablehlo.convert(wide, x) for x in ctx.dim_var_values],
+    )
+
+
 def _refuse_platform(ctx, *args, **params):
     received = " and ".join(ctx.platforms or ctx.module_context.platforms)
     raise NotImplementedError(
@@ -171,7 +213,7 @@ def _is_half(aval) -> bool:
     return aval.dtype in HALVES
 
 
-def _in_float32(body, results, ending, pack):
+def in_float32(body, results, ending, pack=lambda results: results[0]):
     """The body between exact conversions to float32 and one rounding to the types of results."""
 
     def function(*args, **params):

@@ -32,7 +32,7 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives import native
 from repjax.primitives.arithmetic import canonicalize_p, multiplication_chain
-from repjax.primitives.define import HALVES
+from repjax.primitives.define import HALVES, is_for_one_device
 from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
 
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
@@ -227,7 +227,7 @@ def _function(equation) -> _Function | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _View:
+class View:
     """An array as another one, its root, in the same memory: the steps of its axes.
 
     An input of the program is seen as it came or made canonical: that costs less than a pass.
@@ -238,7 +238,7 @@ class _View:
     canonical: bool = False
 
 
-def _row_major(shape) -> tuple[int, ...]:
+def row_major(shape) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
@@ -247,7 +247,7 @@ def _long(shape, steps):
     return [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
 
 
-def _view_of(equation, views, may_enter: bool) -> _View | None:
+def view_of(equation, views, may_enter: bool) -> View | None:
     """The result of an equation as a view, if it is one.
 
     ``may_enter``: whether the operand is one that is seen canonical where it is used.
@@ -257,7 +257,7 @@ def _view_of(equation, views, may_enter: bool) -> _View | None:
     (x,) = equation.invars
     if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _STORAGE or x.aval.size == 0:
         return None
-    view = views.get(x) or _View(x, _row_major(x.aval.shape))
+    view = views.get(x) or View(x, row_major(x.aval.shape))
     if equation.primitive is canonicalize_p and may_enter:
         return dataclasses.replace(view, canonical=True)
     steps = _moved(equation, view.steps)
@@ -285,8 +285,8 @@ def _moved(equation, steps) -> tuple[int, ...] | None:
         return steps
     if not any(steps):
         return (0,) * len(new)
-    if _long(old, steps) == _long(old, _row_major(old)):
-        return _row_major(new)
+    if _long(old, steps) == _long(old, row_major(old)):
+        return row_major(new)
     long = iter(_long(old, steps))
     if [n for n in old if n != 1] == [n for n in new if n != 1]:
         return tuple(next(long)[1] if n != 1 else 0 for n in new)
@@ -308,15 +308,15 @@ class Chain:
         """The outputs, equation by equation."""
         environment = dict(zip(self.invars, operands, strict=True))
         for equation in self.eqns:
-            _run(equation, environment)
+            run(equation, environment)
         return [environment[v] for v in self.outvars]
 
 
-def _variables(atoms) -> list[Any]:
+def variables(atoms) -> list[Any]:
     return [v for v in atoms if not isinstance(v, Literal)]
 
 
-def _run(equation, environment) -> None:
+def run(equation, environment) -> None:
     primitive = equation.primitive
     operands = [v.val if isinstance(v, Literal) else environment[v] for v in equation.invars]
     with equation.ctx.manager:
@@ -332,7 +332,7 @@ class _Plan:
         self.jaxpr = jaxpr
         self.entries = {*jaxpr.invars, *jaxpr.constvars}
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
-        self.views: dict[Any, _View] = {}
+        self.views: dict[Any, View] = {}
         self.levels: dict[int, int] = {}  # of equations, by their ids
         self.elementwise: set[int] = set()
         for equation in jaxpr.eqns:
@@ -343,7 +343,7 @@ class _Plan:
         return self.views[variable].root if variable in self.views else variable
 
     def _roots(self, equation) -> list[Any]:
-        return [self._root(v) for v in _variables(equation.invars)]
+        return [self._root(v) for v in variables(equation.invars)]
 
     @staticmethod
     def _fits(root, equation) -> bool:
@@ -356,8 +356,8 @@ class _Plan:
         return int(id(equation) in self.elementwise and not self._fits(root, equation))
 
     def _classify(self, equation) -> None:
-        enters = self.entries.issuperset(_variables(equation.invars))
-        view = _view_of(equation, self.views, enters)
+        enters = self.entries.issuperset(variables(equation.invars))
+        view = view_of(equation, self.views, enters)
         if view is not None:
             self.views[equation.outvars[0]] = view
             return
@@ -412,7 +412,7 @@ class _Plan:
         equations = {id(e): e for e in members}
         inputs: dict[Any, None] = {}
         for member in members:
-            for v in _variables(member.invars):
+            for v in variables(member.invars):
                 while v in self.views:
                     maker = self.made_by[v]
                     equations[id(maker)] = maker
@@ -434,7 +434,7 @@ class _Plan:
         entering: dict[Any, list[Any]] = {}  # of what is made canonical, but not in chains
 
         def note(atoms, user):
-            for v in _variables(atoms):
+            for v in variables(atoms):
                 users.setdefault(self._root(v), []).append(user)
                 if not isinstance(user, list) and (entry := self._entry(v)) is not None:
                     entering.setdefault(entry, []).append(user)
@@ -497,32 +497,46 @@ def _pays(chain: Chain, neighbours) -> bool:
     return len(operations) >= _MANY or not loops
 
 
-def evaluate(jaxpr, operands) -> list[Any]:
-    """The results of a closed jaxpr of repjax's primitives, with its chains as one primitive."""
+def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
+    """The results of a closed jaxpr by the steps of its plan, ``make_plan(jaxpr)``.
+
+    A step is an equation, or something whose results ``compute(step, see)`` gives by variable;
+    ``see(variable)`` is a value.  Views are no steps: they are made by whoever needs one.
+    """
     inner, consts = open_jaxpr(jaxpr)
-    plan = _Plan(inner)
+    plan = make_plan(inner)
     environment = dict(zip(inner.constvars, consts, strict=True))
     environment.update(zip(inner.invars, operands, strict=True))
 
     def see(variable):
         if variable not in environment:
             view = plan.made_by[variable]
-            see(view.invars[0])
-            _run(view, environment)
+            for v in variables(view.invars):
+                see(v)
+            run(view, environment)
         return environment[variable]
 
     for step in plan.steps():
-        if isinstance(step, tuple):
-            results = chains_p.bind(*(see(v) for c in step for v in c.invars), chains=step)
-            environment.update(zip((v for c in step for v in c.outvars), results, strict=True))
-        elif isinstance(step, Chain):
-            results = step.evaluate(*map(see, step.invars))
-            environment.update(zip(step.outvars, results, strict=True))
+        if isinstance(step, (tuple, Chain)):
+            environment.update(compute(step, see))
         else:
-            for v in _variables(step.invars):
+            for v in variables(step.invars):
                 see(v)
-            _run(step, environment)
+            run(step, environment)
     return [v.val if isinstance(v, Literal) else see(v) for v in inner.outvars]
+
+
+def _compute(step: Chain | tuple[Chain, ...], see):
+    """A chain equation by equation, or those that are for the kernel."""
+    if isinstance(step, Chain):
+        return zip(step.outvars, step.evaluate(*map(see, step.invars)), strict=True)
+    results = chains_p.bind(*(see(v) for c in step for v in c.invars), chains=step)
+    return zip((v for c in step for v in c.outvars), results, strict=True)
+
+
+def evaluate(jaxpr, operands) -> list[Any]:
+    """The results of a closed jaxpr of repjax's primitives, with its chains as one primitive."""
+    return run_plan(_Plan, _compute, jaxpr, operands)
 
 
 def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
@@ -536,7 +550,7 @@ def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
 # --- the primitive ----------------------------------------------------------------------
 
 
-def _axes(shape, steps) -> list[list[int]]:
+def merged_axes(shape, steps) -> list[list[int]]:
     """Sizes and steps of the fewest axes that are the same; none where there is one element."""
     joined: list[list[int]] = []
     for n, step in _long(shape, steps):
@@ -554,17 +568,18 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     loaded: dict[Any, int] = {}  # the same as a number, and made canonical
     entered: dict[Any, int] = {}
     values: dict[Any, int] = {}  # of what the chain makes
-    views: dict[Any, _View] = {}
+    views: dict[Any, View] = {}
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
             return emit.constant(_bits(atom.val, atom.aval.dtype))
-        view = views.get(atom) or _View(atom, _row_major(atom.aval.shape))
+        view = views.get(atom) or View(atom, row_major(atom.aval.shape))
         if view.root in values:
             return values[view.root]
         # An axis of one element and an array without axes are broadcast.
         pairs = zip(view.steps, atom.aval.shape, shape, strict=False)
-        axes = _axes(shape, [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape))
+        steps = [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape)
+        axes = merged_axes(shape, steps)
         dtype, key = atom.aval.dtype, (view.root, tuple(map(tuple, axes)))
         if key not in taken:
             taken[key] = loaded[key] = emit.value()
@@ -580,7 +595,7 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     for equation in chain.eqns:
         (result,) = equation.outvars
         enters = equation.invars[0] in chain.invars and result not in chain.outvars
-        if (view := _view_of(equation, views, enters)) is not None:
+        if (view := view_of(equation, views, enters)) is not None:
             views[result] = view
         else:
             operands = [read(v, result.aval.shape) for v in equation.invars]
@@ -632,8 +647,8 @@ def _kernel(*operands, chains: tuple[Chain, ...]):
     operands = iter(operands)
     for chain in chains:
         by_variable = dict(zip(chain.invars, operands, strict=False))
-        variables, program = _encode(chain)
-        taken += (by_variable[v] for v in variables)
+        roots, program = _encode(chain)
+        taken += (by_variable[v] for v in roots)
         programs += program
     results = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for chain in chains for v in chain.outvars
@@ -663,9 +678,9 @@ prim_requires_devices_during_lowering.add(chains_p)
 
 
 def _lower(ctx, *operands, chains: tuple[Chain, ...]):
-    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
-    on_one_cpu = devices == 1 and set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
-    function = _kernel if on_one_cpu and native.available() else _equations
+    on_cpu = set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
+    may_call = on_cpu and is_for_one_device(ctx) and native.available()
+    function = _kernel if may_call else _equations
     function = functools.partial(function, chains=chains)
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 

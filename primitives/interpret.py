@@ -344,7 +344,7 @@ def _computed_once(context: Context, value):
     from repjax.primitives.arithmetic import materialize_p  # this module comes first
 
     aval = jax.typeof(value)
-    large = _size(context, value) >= LARGEST_REPEATED and getattr(aval, "size", 1) > 1
+    large = _size(context, value) >= LARGEST_REPEATED and getattr(aval, "size", 1) != 1
     return materialize_p.bind(value) if large and aval.dtype == np.float32 else value
 
 

@@ -3,8 +3,8 @@
 ``native/`` is compiled when the package is installed with a C++ compiler at hand, and called
 through XLA's FFI.  Without it, the bodies are compiled by XLA: the same bits, more slowly; of
 contractions, many times.  The environment variable ``REPJAX_NATIVE`` says which is used:
-``off``, or one of this machine's instruction sets (``AVX512_VNNI``, ``AVX512``, ``AVX2``,
-``NEON``, ``PLAIN``); by default the best one that has fused multiply-adds.
+``off``, or one of this machine's instruction sets (``AVX512_AMX``, ``AVX512_VNNI``, ``AVX512``,
+``AVX2``, ``NEON``, ``PLAIN``); by default the best one that has fused multiply-adds.
 """
 
 from __future__ import annotations

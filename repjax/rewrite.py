@@ -20,8 +20,8 @@ from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.elementwise import in_chains
 from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, struct
+from repjax.primitives.rows import in_kernels
 from repjax.rules import match_types
 
 _NOT_THE_USERS = tuple(
@@ -50,7 +50,7 @@ def run(jaxpr, operands) -> list:
             raise RefusedError(_report(context.refusals))
         return match_types(map(canonicalize, results), [v.aval for v in inner.outvars])
 
-    return in_chains(program, *operands)
+    return in_kernels(program, *operands)
 
 
 def _without_references(jaxpr):

@@ -14,7 +14,6 @@ import numpy as np
 from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
-from repjax.primitives.elementwise import in_chains
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
@@ -25,6 +24,7 @@ from repjax.primitives.interpret import (
     rule,
     struct,
 )
+from repjax.primitives.rows import in_kernels
 
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
 
@@ -130,7 +130,7 @@ def _rewritten(context: Context, jaxpr):
         return match_types(interpret_closed(context, jaxpr, operands), results)
 
     # Derivatives take equations as they stand.
-    chained = program if context.differentiable else functools.partial(in_chains, program)
+    chained = program if context.differentiable else functools.partial(in_kernels, program)
     return jax.make_jaxpr(chained)(*map(struct, avals))
 
 

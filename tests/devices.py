@@ -17,6 +17,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import repjax
+from repjax.primitives import contract
+from repjax.primitives.contract import order_independent
+from repjax.primitives.gpu import contractions
 
 DEVICES = 8
 X = np.random.default_rng(0).normal(size=(2 * DEVICES, 4)).astype(np.float32)
@@ -129,18 +132,48 @@ def sharded(mesh):
         return jax.jit(lambda x, w: jax.nn.softmax(local(x, w), axis=0).sum(0))(*arrays(mesh))
 
 
-def split_terms(mesh):
+def special(name: str, shape) -> np.ndarray:
+    """Data whose rows have zeros, infinities or NaNs, not on all devices."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=shape) * np.exp2(rng.integers(-20, 20, shape))
+    if name == "zeros":
+        x *= rng.random(shape) < 0.2
+        x[0], x[:, 0] = 0, 0
+    elif name != "finite":
+        x[3, 1], x[5, 2] = np.inf, {"infinite": -np.inf, "NaN": np.nan}[name]
+    return x.astype(np.float32)
+
+
+def split_terms(mesh, name, precision=None):
     """A product and a sum whose terms are spread over the devices, each with a part of them."""
 
     @functools.partial(
         repjax.reproducible, accumulation="order_independent", contraction="order_independent"
     )
     def program(x, y):
-        return x.T @ y, x.sum(0)
+        return lax.dot(x.T, y, precision=precision), x.sum(0)
 
-    y = np.exp(X[:, :3])
-    over_rows = NamedSharding(mesh, P("i")) if mesh else None
-    return program(jax.device_put(X, over_rows), jax.device_put(y, over_rows))
+    x = special(name, (4 * DEVICES, 5))
+    y = special("finite", (4 * DEVICES, DEVICES))
+    splits = [NamedSharding(mesh, P(*spec)) for spec in (["i"], [])] if mesh else [None, None]
+    return program(jax.device_put(x, splits[0]), jax.device_put(y, splits[1]))
+
+
+def split_integers(mesh):
+    """The digits of a product on GPUs, and the kernel that adds their products, interpreted."""
+    kernel = functools.partial(contractions.dot_of_integers, interpret=True)
+    dot = contract.integers_in_parts(kernel) if mesh else kernel
+    program = functools.partial(
+        order_independent.digit_dot,
+        dimension_numbers=(((0,), (0,)), ((), ())),
+        t=22,
+        dot_of_integers=dot,
+    )
+    integers = np.random.default_rng(6).integers(-(1 << 22), 1 << 22, (4 * DEVICES, 5))
+    split = NamedSharding(mesh, P("i")) if mesh else None
+    with jax.enable_x64(True):
+        x = jax.device_put(integers.astype(np.float64), split)
+        return jax.jit(program)(x, x)
 
 
 IMAGES = np.random.default_rng(2).normal(size=(2 * DEVICES, 8, 8, 4)).astype(np.float32)
@@ -169,18 +202,24 @@ def split(contraction, *specs):
     return repjax.reproducible(gradients, contraction=contraction)(*operands)
 
 
-def gathered() -> np.ndarray:
-    """How many arrays are gathered for the network on images that are split."""
+def gathered(function, contraction: str) -> np.ndarray:
+    """How many arrays are gathered for a function of the network on images that are split."""
     operands = [
         jax.device_put(x, NamedSharding(MESHES["Auto"], spec))
         for x, spec in ((IMAGES, P("i")), (KERNEL, P()), (DENSE, P()))
     ]
-    text = repjax.reproducible(network).lower(*operands).compile().as_text()
-    return np.int32(text.count(" all-gather("))
+    program = repjax.reproducible(
+        function, contraction=contraction, accumulation="order_independent"
+    )
+    return np.int32(program.lower(*operands).compile().as_text().count(" all-gather("))
 
 
 def programs():
-    yield "what is gathered of split images", gathered(), np.int32(0)
+    for contraction in ("sequential", "order_independent"):
+        yield f"gathered for results, {contraction}", gathered(network, contraction), np.int32(0)
+    yield "ordered sums are", np.bool_(gathered(gradients, "sequential") > 0), np.bool_(True)
+    # Of sums without an order none.
+    yield "gathered for gradients", gathered(gradients, "order_independent"), np.int32(0)
     for contraction in ("sequential", "order_independent"):
         whole = split(contraction)
         for specs in (
@@ -190,7 +229,15 @@ def programs():
             (P(("data", "model")), P(None, None, "model"), P("model")),
         ):
             yield f"gradients, {contraction}, {specs}", split(contraction, *specs), whole
-    yield "split terms", split_terms(MESHES["Auto"]), split_terms(None)
+    yield "split integers", split_integers(MESHES["Auto"]), split_integers(None)
+    for name in ("finite", "zeros", "infinite", "NaN"):
+        for precision in (None, lax.Precision.HIGHEST):
+            whole = split_terms(None, name, precision)
+            yield (
+                f"split terms, {name}, {precision}",
+                split_terms(MESHES["Auto"], name, precision),
+                whole,
+            )
     for kind, mesh in MESHES.items():
         for name in COLLECTIVES:
             yield f"{name}, {kind}", collective(name, mesh), collective_without(name)

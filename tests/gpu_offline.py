@@ -34,6 +34,7 @@ from jax.experimental import pallas as pl
 from jax.experimental import topologies
 from jax.experimental.pallas import triton
 
+import repjax
 from repjax.verify import conformance, vectors
 
 # --- devices ------------------------------------------------------------------------------
@@ -917,6 +918,17 @@ class Machine:
         for register, r in zip(a[0].split("|"), (value[source], inside), strict=False):
             self.put(register, r, m)
 
+    def _redux(self, op, a, m):
+        """Of integers, over whole warps."""
+        function = {"add": np.add, "min": np.minimum, "max": np.maximum, **_LOGIC}[op[2]]
+        warps, members = m.reshape(-1, 32), self.get(a[2], "u32")[m]
+        if op[-1] not in ("s32", "u32", "b32") or not (members == 0xFFFFFFFF).all():
+            raise NotImplementedError(".".join(op))
+        if (warps.any(1) != warps.all(1)).any():
+            raise EmulationError("redux by threads of a warp that are not together")
+        values = self.get(a[1], op[-1]).reshape(-1, 32)
+        self.put(a[0], np.repeat(function.reduce(values, axis=1, dtype=values.dtype), 32), m)
+
     def _vote(self, op, a, m):
         holds = self.get(a[1].lstrip("!"), "pred") ^ a[1].startswith("!")
         warps = np.zeros((-(-self.n // 32), 32), bool)
@@ -1165,6 +1177,16 @@ def controls() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any], tu
         parameters = triton.CompilerParams()
         return pl.pallas_call(fused, out_shape=x, compiler_params=parameters)(x, y, z)
 
+    def whole_rows(x, out):
+        """Sums of rows in Triton's order."""
+        out[...] = jax.numpy.sum(x[...], 1)
+
+    def reduced(x):
+        shape = jax.ShapeDtypeStruct(x.shape[:1], x.dtype)
+        return pl.pallas_call(whole_rows, out_shape=shape, compiler_params=triton.CompilerParams())(
+            x
+        )
+
     x, y, z = (vectors.values((128,), seed) for seed in range(3))
     square = vectors.values((128, 128), 3)
     yield "exp", jax.numpy.exp, jax.numpy.exp, (x,)
@@ -1175,6 +1197,8 @@ def controls() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any], tu
     yield "scatter-add", *[lambda x, i, y: x.at[i].add(y)] * 2, (x, index, y)
     yield "matrix product", lax.dot, lax.dot, (square, square)
     yield "order of a sum", jax.numpy.sum, jax.numpy.sum, (vectors.spread((5000,), 4),)
+    of_rows = functools.partial(repjax.lax.reduce_sum, axes=(1,))
+    yield "order of Triton's sum", reduced, of_rows, (vectors.spread((16, 512), 5),)
 
 
 def check_control(target: str, function, on_cpu, arguments) -> dict[str, Any]:

@@ -509,10 +509,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help="programs to run; all without it")
     parser.add_argument("--write", action="store_true", help=f"write {GOLDENS.name}")
-    parser.add_argument("--cpus", type=int, help="run on the first CPUS of the CPUs")
+    parser.add_argument("--cpus", type=int, help="run on so many of the CPUs")
+    parser.add_argument("--first-cpu", type=int, default=0, help="the number of the first one")
     arguments = parser.parse_args()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cpus])
+        every = sorted(os.sched_getaffinity(0))
+        first = arguments.first_cpu % len(every)
+        os.sched_setaffinity(0, (every[first:] + every[:first])[: arguments.cpus])
     if unknown := set(arguments.names) - set(PROGRAMS):
         parser.error(f"expected programs among {list(PROGRAMS)}, received {sorted(unknown)}")
     names = arguments.names or [n for n in PROGRAMS if not (arguments.write and n in SAME_AS)]

@@ -56,7 +56,7 @@ def test_another_instruction_set():
     """Where there is no FMA: the functions, products and sums that a compiler may contract."""
     names = ["exp", "l", "products and sums", "layer norm", "reduce_sum", "dot_general", "random"]
     result = subprocess.run(
-        [sys.executable, "-m", "repjax", "conformance", "--only", *names],
+        [sys.executable, "-P", "-m", "repjax", "conformance", "--only", *names],
         env={**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"},
         capture_output=True,
         text=True,

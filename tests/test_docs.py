@@ -51,6 +51,10 @@ def test_examples_run(page):
     if not any(lines):
         pytest.skip("no Python on this page")
     result = subprocess.run(
-        [sys.executable, "-"], input="\n".join(lines), capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, f"{page.name}:\n{result.stderr}"

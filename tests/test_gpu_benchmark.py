@@ -39,6 +39,8 @@ def test_smoke_run(tmp_path):
     ways = report["cases"]["product: 128x128x128"]["ways"]
     assert list(ways) == ["plain, HIGHEST", "plain, TF32", "sequential", "order_independent"]
     assert report["cases"]["product: 128x128x128"]["flops"] == 2 * 128**3
+    ways = report["cases"]["rows: softmax [16x64]"]["ways"]
+    assert list(ways) == ["plain, HIGHEST", "repjax", "repjax, rows by XLA"]
     # 3x3x3 terms for each of 32x32x32x16 results.
     flops = {row["flops"] for name, row in report["cases"].items() if name.startswith("conv")}
     assert 2 * 32 * 32 * 32 * 16 * 27 in flops

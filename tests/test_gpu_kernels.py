@@ -204,7 +204,7 @@ def for_one_device(monkeypatch):
     """Kernels that are not split, for which lowering would have to have the devices."""
     monkeypatch.setattr(dispatch, "prim_requires_devices_during_lowering", set())
     for module in (contract, reduce_sums, cumulative):
-        monkeypatch.setattr(module, "partitioned", lambda kernel, axes: kernel)
+        monkeypatch.setattr(module, "partitioned", lambda kernel, axes, across=None: kernel)
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def _has_fma():
 def test_an_unguarded_multiply_add_is_contracted():
     environment = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}
     output = subprocess.run(
-        [sys.executable, "-c", CONTRACTION],
+        [sys.executable, "-P", "-c", CONTRACTION],
         env=environment,
         capture_output=True,
         text=True,

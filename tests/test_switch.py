@@ -394,7 +394,7 @@ print(hashlib.sha256(b"".join(a.tobytes() for a in y)).hexdigest(), jax.make_jax
 def test_off_is_stock_jax():
     """Off again, bits and derivatives are those of a process that never imported repjax."""
     other = subprocess.run(
-        [sys.executable, "-c", STOCK], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", STOCK], capture_output=True, text=True, check=True
     ).stdout
     switch(True)
     jax.jit(jax.vmap(jax.grad(jnp.tanh)))(X)

@@ -46,7 +46,8 @@ def test(python: str, jax: str, options: list[str]) -> bool:
             [run, "-c", "import jax; print(jax.__version__)"], capture_output=True, text=True
         )
         print(f"--- Python {python}, jax {installed.stdout.strip()}", flush=True)
-        # -P: what is tested is the installed package, not the folder beside the tests.
+        # -P: what is tested is the installed package, not the folder beside the tests.  Tests
+        # that start Python with -c, -m or - say it again.
         tests = [run, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
         return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
 

@@ -54,17 +54,29 @@ def _in_order(bodies):
     return contraction_body
 
 
+def integers_in_parts(dot_of_integers):
+    """A ``dot_general`` of integers, which devices that have terms of one result add."""
+
+    def across(*operands, over, **params):
+        return lax.psum(dot_of_integers(*operands, **params), over["terms"])
+
+    axes = functools.partial(problems.axes_of_dot_general, contraction="integers")
+    return partitioned(dot_of_integers, axes, across)
+
+
 def _define(name, stock, bodies, on_cpu, axes):
-    def in_parts(kernel, order, axes=axes):
-        return partitioned(kernel, functools.partial(axes, contraction=order))
+    def across(*operands, over, **params):
+        return bodies["order_independent"](*operands, over=order_independent.Over(**over), **params)
+
+    def in_parts(kernel, order):
+        return partitioned(kernel, functools.partial(axes, contraction=order), across)
 
     kernels = _in_order({order: in_parts(kernel, order) for order, kernel in on_cpu.items()})
 
     def on_gpu():
         from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
 
-        # Integers are the same in any order, and their columns have no exponents.
-        dot = in_parts(contractions.dot_of_integers, "sequential", problems.axes_of_dot_general)
+        dot = integers_in_parts(contractions.dot_of_integers)
         exact_dot = functools.partial(order_independent.digit_dot, dot_of_integers=dot)
         return _in_order(
             {

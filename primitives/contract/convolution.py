@@ -89,6 +89,8 @@ def conv_general_dilated_body(
 
 def pieces(batch: int, patch: int) -> int:
     """Into how many equal pieces to cut a batch of patches of ``patch`` elements."""
+    if not isinstance(batch, int):  # left open by jax.export
+        return 1
     most = max(1, _PATCHES // patch)
     return next(n for n in range(1, batch + 1) if batch % n == 0 and batch // n <= most)
 

@@ -28,6 +28,7 @@ one word, an int64, or two: high * 2**32 + low.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -49,6 +50,33 @@ _WORD = 32  # bits of the lower word of a sum
 _NONE = np.int32(-(1 << 12))
 
 
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """The axes of the mesh that the terms and the columns are split over, if they are.
+
+    Inside a map over the mesh the devices then exchange their largest exponents, and add their
+    sums, which are integers.
+    """
+
+    terms: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def devices(self) -> int:
+        """Which have terms of one result."""
+        return lax.axis_size(self.terms) if self.terms else 1
+
+
+_ALONE = Over()
+
+
+def _maximum(x, over):
+    return lax.pmax(x, over) if over else x
+
+
+def _total(x, over):
+    return lax.psum(x, over) if over else x
+
+
 def grid_bits(terms: int, precision) -> int:
     """t, for sums of so many terms; ``precision`` is None or a pair of ``lax.Precision``."""
     bits, total = _BITS, _SUM_BITS
@@ -68,9 +96,9 @@ def _or_zero(exponents):
     return lax.select(exponents < _NONE // 2, lax.full_like(exponents, 0), exponents)
 
 
-def _largest(exponents, axes):
+def _largest(exponents, axes, over):
     """The largest exponent over some axes, which are kept; 0 if there are only zeros."""
-    return lax.expand_dims(_or_zero(lax.reduce_max(exponents, axes)), axes)
+    return lax.expand_dims(_or_zero(_maximum(lax.reduce_max(exponents, axes), over)), axes)
 
 
 def _round(x, exponent):
@@ -102,16 +130,18 @@ def _with_infinities(contract, lhs, rhs, finite, result):
     return lax.cond(finite, lambda _lhs, _rhs, result: result, replace, lhs, rhs, result)
 
 
-def _all(*conditions):
+def _all(over, *conditions):
+    """Whether they are true everywhere, on all devices that have terms of one result."""
     results = [lax.reduce_and(c, range(c.ndim)) for c in conditions]
-    return lax.bitwise_and(*results)
+    every = lax.bitwise_and(*results)
+    return lax.pmin(every.astype(np.int32), over.terms) > 0 if over.terms else every
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=None):
+def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=None, over=_ALONE):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
 
     ``exact_dot(lhs, rhs, dimension_numbers, t)`` may give the sums, as words, of integers that
-    float64 holds.
+    float64 holds.  The operands may be parts of larger ones, ``over`` a mesh.
 
     Raises:
       TypeError: an operand is not float32.
@@ -123,26 +153,26 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=N
     terms = math.prod(lhs.shape[d] for d in contracting[0])
     if 0 in (*shape, terms):
         return lax.full(shape, 0, np.float32)
-    t = grid_bits(terms, precision)
+    t = grid_bits(terms * over.devices(), precision)
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
 
     # Exponents have the axes of the batch, and then those of the terms or the free ones.
-    def largest(exponents, i, dims):
+    def largest(exponents, i, dims, over):
         kept = [d for d in range(exponents.ndim) if d not in dims]
         order = [kept.index(d) for d in (*batch[i], *contracting[i], *free[i]) if d in kept]
-        return lax.transpose(lax.reduce_max(exponents, dims), order)
+        return _maximum(lax.transpose(lax.reduce_max(exponents, dims), order), over)
 
-    s = largest(in_b, 1, free[1])
+    s = largest(in_b, 1, free[1], over.columns)
     unused = s < _NONE // 2
     s = _or_zero(s)
     left, right = ([*batch[i], *contracting[i]] for i in range(2))
     s_lhs, s_rhs = (lax.broadcast_in_dim(s, x.shape, d) for x, d in ((a, left), (b, right)))
     unused = lax.broadcast_in_dim(unused, a.shape, left)
     in_a = lax.select(unused, lax.full_like(in_a, _NONE), in_a)
-    e = _or_zero(largest(in_a + s_lhs, 0, contracting[0]))
-    f = _or_zero(largest(in_b - s_rhs, 1, contracting[1]))
+    e = _or_zero(largest(in_a + s_lhs, 0, contracting[0], over.terms))
+    f = _or_zero(largest(in_b - s_rhs, 1, contracting[1], over.terms))
     e_lhs = lax.broadcast_in_dim(e, a.shape, [*batch[0], *free[0]])
     f_rhs = lax.broadcast_in_dim(f, b.shape, [*batch[1], *free[1]])
     alpha = lax.select(unused, lax.full_like(a, 0), a)
@@ -153,13 +183,14 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=N
     behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
     exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
-    total = _odd_sums((exact_dot or _exact_dot)(alpha, beta, dimension_numbers, t))
+    words = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers, t)
+    total = _odd_sums(_total(words, over.terms))
     result = canonical.scale_to_float32(total, lax.convert_element_type(exponent, np.int64))
 
     def dot(lhs, rhs):
-        return lax.dot_general(lhs, rhs, dimension_numbers)
+        return _total(lax.dot_general(lhs, rhs, dimension_numbers), over.terms)
 
-    return _with_infinities(dot, lhs, rhs, _all(left_finite, right_finite), result)
+    return _with_infinities(dot, lhs, rhs, _all(over, left_finite, right_finite), result)
 
 
 def _add_all(arrays):
@@ -295,11 +326,12 @@ def conv_general_dilated_body(
     batch_group_count,
     precision=None,
     exact_dot=None,
+    over=_ALONE,
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~repjax.primitives.contract.convolution.conv_general_dilated_body`.
 
-    ``exact_dot`` is as in :func:`dot_general_body`.
+    ``exact_dot`` and ``over`` are as in :func:`dot_general_body`.
 
     The exponents are those of coarser rows and columns, so that a convolution of integers is
     left: s of an input feature, e of an element of the batch, f of an output feature.
@@ -362,27 +394,27 @@ def conv_general_dilated_body(
     if 0 in (*shape, terms):
         result = lax.full(shape, 0, np.float32)
     else:
-        t = grid_bits(terms, precision)
-        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, t)
+        t = grid_bits(terms * over.devices(), precision)
+        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, t, over)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
-def _convolution(convolve, exact_dot, lhs, rhs, t):
+def _convolution(convolve, exact_dot, lhs, rhs, t, over):
     """The result from the operands by groups; ``[batch, groups * outs, ...]``."""
     left_finite, a = _finite(lhs)
     right_finite, b = _finite(rhs)
     in_a, in_b = _exponents(a), _exponents(b)
     window = tuple(range(3, lhs.ndim))
-    in_s = lax.expand_dims(lax.reduce_max(in_b, (1, *window)), (1, *window))
+    in_s = _maximum(lax.expand_dims(lax.reduce_max(in_b, (1, *window)), (1, *window)), over.columns)
     unused = lax.broadcast_in_dim(in_s < _NONE // 2, a.shape, range(a.ndim))
     s = _or_zero(in_s)
     in_a = lax.select(unused, lax.full_like(in_a, _NONE), in_a)
-    e = _largest(in_a + s, (2, *window))
-    f = _largest(in_b - s, (2, *window))
+    e = _largest(in_a + s, (2, *window), over.terms)
+    f = _largest(in_b - s, (2, *window), over.terms)
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = convolve(alpha, beta, lambda *args: _odd_sums(exact_dot(*args, t)))
+    total = convolve(alpha, beta, lambda *args: _odd_sums(_total(exact_dot(*args, t), over.terms)))
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)
@@ -391,6 +423,8 @@ def _convolution(convolve, exact_dot, lhs, rhs, t):
     exponent = broadcast(e, (1, 0)) + broadcast(f, (1, 2)) + (2 - 2 * t)
     exponent = lax.reshape(exponent, [lhs.shape[1], rhs.shape[0] * rhs.shape[1]])
     result = canonical.scale_to_float32(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
-    finite = _all(left_finite, right_finite)
-    ieee = functools.partial(convolve, dot_general=lax.dot_general)
+    finite = _all(over, left_finite, right_finite)
+    ieee = functools.partial(
+        convolve, dot_general=lambda *args: _total(lax.dot_general(*args), over.terms)
+    )
     return _with_infinities(ieee, lhs, rhs, finite, result)

@@ -214,9 +214,11 @@ def convolution(
 
 
 def axes_of_dot_general(lhs, rhs, *, dimension_numbers, contraction, **_) -> Axes:
-    """Which axes a sharded ``dot_general`` may be split along: not those of the terms.
+    """Along which axes a sharded ``dot_general`` may be split.
 
-    Nor those of the columns, where the terms have exponents, which all columns share.
+    Not along those of the terms, if there is an order; else across these, and across those of the
+    columns, which share the exponents of the terms.  ``contraction`` may also be ``integers``,
+    which have none.
     """
     contracting, batch = dimension_numbers
     names = []
@@ -229,14 +231,19 @@ def axes_of_dot_general(lhs, rhs, *, dimension_numbers, contraction, **_) -> Axe
     free = [free_dimensions(x, contracting[i], batch[i]) for i, x in enumerate((lhs, rhs))]
     columns = [names[1][d] for d in free[1]]
     result = [*(names[0][d] for d in (*batch[0], *free[0])), *columns]
-    whole = [names[0][d] for d in sorted(contracting[0])]
-    return Axes(names, result, whole + columns * (contraction == "order_independent"))
+    terms = [names[0][d] for d in sorted(contracting[0])]
+    if contraction == "sequential":
+        return Axes(names, result, whole=terms)
+    across = dict.fromkeys(terms, "terms")
+    if contraction == "order_independent":
+        across |= dict.fromkeys(columns, "columns")
+    return Axes(names, result, across=across)
 
 
 def axes_of_convolution(
     lhs, rhs, *, dimension_numbers, feature_group_count, batch_group_count, contraction, **_
 ) -> Axes:
-    """Likewise of a convolution: the images, and without groups the output features."""
+    """Likewise of a convolution: the images, and without groups the features."""
     names = []
     for letter, spec in zip(("x", "w", "y"), dimension_numbers, strict=True):
         named = [""] * lhs.ndim
@@ -247,6 +254,9 @@ def axes_of_convolution(
     if feature_group_count == batch_group_count == 1:
         same |= {"w0": "o", "y1": "o", "x1": "i", "w1": "i"}
     names = [[same.get(name, name) for name in named] for named in names]
-    split = "n" if contraction == "order_independent" else "no"
-    whole = dict.fromkeys(name for named in names for name in named if name not in split)
-    return Axes(names[:2], names[2], list(whole))
+    every = dict.fromkeys(name for named in names for name in named)
+    across = {}
+    if contraction == "order_independent":
+        across = {name: what for name, what in (("i", "terms"), ("o", "columns")) if name in every}
+    whole = [name for name in every if name not in ("n", "o", *across)]
+    return Axes(names[:2], names[2], whole, across)

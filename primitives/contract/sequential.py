@@ -74,7 +74,7 @@ def fma_chain(lhs, rhs):
     pair of sizes behind K one may be 1, and is broadcast.  The last dimension is the
     one to vectorise over, so it should be the largest.
     """
-    shape = tuple(max(pair) for pair in zip(lhs.shape[1:], rhs.shape[1:], strict=True))
+    shape = tuple(n if m == 1 else m for m, n in zip(lhs.shape[1:], rhs.shape[1:], strict=True))
     zeros = lax.full(shape, 0, np.float64)
 
     def operand(x, k):
@@ -100,7 +100,8 @@ def chain_of_groups(lhs, rhs):
     sizes = {0: lhs.shape[1], 1: lhs.shape[2], 2: rhs.shape[2]}
     if 0 in (*sizes.values(), lhs.shape[0]):
         return lax.full(tuple(sizes.values()), 0, np.float32)
-    order = sorted(sizes, key=sizes.get)
+    # Sizes that jax.export leaves open are taken for large.
+    order = sorted(sizes, key=lambda d: sizes[d] if isinstance(sizes[d], int) else math.inf)
     behind_k = [0, *(d + 1 for d in order)]
     out = fma_chain(
         lax.transpose(lax.expand_dims(lhs, [3]), behind_k),

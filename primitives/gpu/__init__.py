@@ -9,8 +9,13 @@ Where there is no kernel, or Pallas cannot tell which GPU it compiles for, XLA c
 
 from __future__ import annotations
 
+import jax
+
 #: The oldest supported compute capability, that of the A100.
 OLDEST = 80
+
+#: Whether there are kernels for rows; for benchmarks, which compare.
+ROWS = True
 
 
 def available() -> bool:
@@ -28,3 +33,11 @@ def available() -> bool:
             f"{capability / 10}; use a newer one, or the CPU by JAX_PLATFORMS=cpu"
         )
     return capability is not None
+
+
+def expected() -> bool:
+    """Whether what is traced now will probably be compiled for a GPU; plans depend on it."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is None:
+        device = jax.config.jax_default_device
+    return getattr(device, "platform", device or jax.default_backend()) in ("gpu", "cuda")

@@ -46,7 +46,7 @@ def _divided(index, size: int, count: int):
     return lax.div(index, sizes), lax.rem(index, sizes)
 
 
-def _offset(index, axes):
+def offset(index, axes):
     """The offset in an array of the flat ``index`` of some axes, pairs of a size and a stride.
 
     The index may lie behind the last one.
@@ -86,7 +86,7 @@ class _Strides:
     def of(self, index, dimensions: str):
         """The offsets in lhs, rhs and out of an index of some dimensions."""
         return [
-            _offset(index, [axis for d in dimensions for axis in array[d]])
+            offset(index, [axis for d in dimensions for axis in array[d]])
             for array in (self.lhs, self.rhs, self.out)
         ]
 
@@ -103,7 +103,7 @@ def _thin_kernel(strides: _Strides, block: int, interpret: bool):
         x, y, o = (a + f for a, f in zip(strides.of(at, "gmn"), strides.first, strict=True))
         sums = triton.accumulator((block,), interpret)
         if start:
-            s = _offset(at, [*strides.start["g"], *strides.start["m"], *strides.start["n"]])
+            s = offset(at, [*strides.start["g"], *strides.start["m"], *strides.start["n"]])
             sums = triton.load(start[0], s).astype(sums.dtype)
 
         def step(term, sums):
@@ -153,11 +153,11 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers
         group = group.astype(index)
 
         x, y, o = (a + f for a, f in zip(strides.of(group, "g"), strides.first, strict=True))
-        x, o_rows = x + _offset(i, strides.lhs["m"]), o + _offset(i, strides.out["m"])
-        y, o_columns = y + _offset(j, strides.rhs["n"]), _offset(j, strides.out["n"])
+        x, o_rows = x + offset(i, strides.lhs["m"]), o + offset(i, strides.out["m"])
+        y, o_columns = y + offset(j, strides.rhs["n"]), offset(j, strides.out["n"])
         sums = lax.full(shape, 0, np.int32) if integers else triton.accumulator(shape, interpret)
         if start:
-            s = _offset(group, strides.start["g"]) + _offset(j, strides.start["n"])
+            s = offset(group, strides.start["g"]) + offset(j, strides.start["n"])
             values = triton.load(start[0], s).astype(sums.dtype)
             sums = lax.broadcast_in_dim(values, shape, (1,))
 

@@ -1,7 +1,7 @@
 """Reductions and prefixes in ``sequential`` order, each by one thread.
 
-The bodies are loops of XLA, of which every step is a kernel or several.  The ``pairwise`` trees
-need no kernel: XLA makes a few kernels of them, which read the operand once.
+The bodies are loops of XLA, of which every step is a kernel or several.  Of ``pairwise`` trees,
+those of rows have a kernel (:mod:`.rows`); of others XLA makes a few, which read the operand once.
 """
 
 from __future__ import annotations

@@ -88,6 +88,24 @@ def call(
 
     ``into`` is an array of that shape to be overwritten, of which the kernel writes a part.
     """
+    result = jax.ShapeDtypeStruct(shape, dtype)
+    (out,) = call_all(
+        kernel,
+        [result],
+        grid,
+        operands,
+        warps=warps,
+        stages=stages,
+        into=into,
+        interpret=interpret,
+    )
+    return out
+
+
+def call_all(
+    kernel, results, grid: int, operands, *, warps: int, stages=3, into=None, interpret=False
+):
+    """:func:`call` of ``kernel(*operands, *results)``; an array for each of ``results``."""
     # Every lowering warns, from jax 0.11 on.
     warnings.filterwarnings("ignore", "The Pallas Triton backend", DeprecationWarning)
     flat = [lax.reshape(x, (x.size,)) for x in operands]
@@ -97,19 +115,31 @@ def call(
         flat.append(lax.reshape(into, (into.size,)))
 
     def flat_kernel(*refs):
-        kernel(*refs[: len(operands)], refs[-1])
+        kernel(*refs[: len(operands)], *refs[len(flat) :])
 
-    size = int(np.prod(shape, dtype=np.int64))
-    out = pallas.pallas_call(
+    arrays = pallas.pallas_call(
         flat_kernel,
-        out_shape=jax.ShapeDtypeStruct((size,), dtype),
+        out_shape=[jax.ShapeDtypeStruct((x.size,), x.dtype) for x in results],
         grid=(grid,),
         input_output_aliases=aliases,
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=stages),
         interpret=interpret,
         name=kernel.__name__,
     )(*flat)
-    return lax.reshape(out, shape)
+    return [lax.reshape(x, result.shape) for x, result in zip(arrays, results, strict=True)]
+
+
+# --- rows -------------------------------------------------------------------------------
+
+
+def halves(x):
+    """``x[:, :h] + x[:, h:]`` of a tile of rows: one addition for each element of the result.
+
+    A reduction of two elements, because Triton has no slices.  It adds more of them in an order
+    of its own.
+    """
+    half = x.shape[1] // 2
+    return lax.reduce_sum(lax.reshape(x, (x.shape[0], 2, half)), (1,))
 
 
 # --- sums of products, in an accumulator of binary32 with gradual underflow -------------

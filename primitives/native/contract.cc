@@ -41,12 +41,17 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = (columns + width - 1) / width;
   const int64_t terms = std::max<int64_t>(1, std::min(kTerms, p.k.size));
-  std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
-  std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms);
-  p.m.offsets(kLhs, m0, rows, lhs_m.data());
-  p.m.offsets(kOut, m0, rows, out_m.data());
-  p.n.offsets(kRhs, n0, columns, rhs_n.data());
-  p.n.offsets(kOut, n0, columns, out_n.data());
+  int64_t* const lhs_m = scratch<kOffsets, int64_t>(2 * rows + 2 * columns + 3 * terms);
+  int64_t* const out_m = lhs_m + rows;
+  int64_t* const rhs_n = out_m + rows;
+  int64_t* const out_n = rhs_n + columns;
+  int64_t* const lhs_k = out_n + columns;
+  int64_t* const rhs_k = lhs_k + terms;
+  int64_t* const packed_k = rhs_k + terms;
+  p.m.offsets(kLhs, m0, rows, lhs_m);
+  p.m.offsets(kOut, m0, rows, out_m);
+  p.n.offsets(kRhs, n0, columns, rhs_n);
+  p.n.offsets(kOut, n0, columns, out_n);
   for (int64_t k = 0; k < terms; ++k) packed_k[k] = k * width;
 
   // Panels whose columns do not lie together in the result have their own accumulators.
@@ -57,24 +62,24 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   }
   const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
   std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
-  std::unique_ptr<float[]> panel(new float[terms * width]);
+  float* const panel = scratch<kRight, float>(terms * width);
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
-    p.k.offsets(kLhs, k0, here_k, lhs_k.data());
-    p.k.offsets(kRhs, k0, here_k, rhs_k.data());
+    p.k.offsets(kLhs, k0, here_k, lhs_k);
+    p.k.offsets(kRhs, k0, here_k, rhs_k);
     const bool first = k0 == 0, last = k0 + terms >= p.k.size;
     for (int64_t j = 0; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
       const int vectors = (here + set.lanes - 1) / set.lanes;
-      const float* right = panel.get();
-      const int64_t* right_k = packed_k.data();
+      const float* right = panel;
+      const int64_t* right_k = packed_k;
       if (rows <= kUnpackedRows && here % set.lanes == 0 && contiguous(at, here)) {
         right = rhs + at[0];
-        right_k = rhs_k.data();
+        right_k = rhs_k;
       } else {
-        set.pack(rhs, rhs_k.data(), here_k, at, here, panel.get(), width);
+        set.pack(rhs, rhs_k, here_k, at, here, panel, width);
       }
       for (int64_t i = 0; i < rows;) {
         const Tile<float, float> tile = set.tile_for(vectors, rows - i);
@@ -85,7 +90,7 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
           to[r] = direct[j] ? out + out_m[i + r] + out_n[j * width]
                             : accumulators.get() + (j * rows + i + r) * width;
         }
-        tile.run(here_k, left, lhs_k.data(), right, right_k, to, first, last);
+        tile.run(here_k, left, lhs_k, right, right_k, to, first, last);
         i += tile.rows;
       }
       if (last && !direct[j]) {
@@ -121,10 +126,11 @@ ffi::Error contract(ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count, 
   const Chains& set = instruction_set().floats;
   return for_problems(
       lhs, lhs_count, rhs, rhs_count, problems, out, out_count, [&](Problem& problem) {
-        Problem transposed = problem;
-        transposed.transpose();
-        if (cost(transposed, set) < cost(problem, set)) problem = transposed;
-        for_blocks(problem, pool, problem.m.size, kLeastRows, kColumns, set.lanes * set.vectors,
+        const double as_it_is = cost(problem, set);
+        problem.transpose();
+        if (cost(problem, set) >= as_it_is) problem.transpose();
+        for_blocks(problem, pool, problem.m.size, kLeastRows, kTileRows, kColumns,
+                   set.lanes * set.vectors,
                    [&](auto... block) { run_block(problem, set, block...); });
       });
 }

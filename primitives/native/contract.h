@@ -16,54 +16,54 @@ namespace repjax {
 // terms, which order-independent contractions have.
 enum { kLhs, kRhs, kOut, kOfRows, kOfColumns, kOfTerms, kStrides };
 
-// One dimension of out[g, m, n] or of the sum: axes, row-major, with strides in elements.
+struct Axis {
+  int64_t size, strides[kStrides];  // in elements
+};
+
+// One dimension of out[g, m, n] or of the sum: axes, row-major.
 struct Dimension {
   int64_t size = 1;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides[kStrides];
+  std::vector<Axis> axes;
 
   // Adds an axis, as one with the axis before if their strides allow.
-  void add(int64_t count, const int64_t* stride) {
-    size *= count;
-    bool joined = !sizes.empty();
+  void add(const Axis& axis) {
+    size *= axis.size;
+    bool joined = !axes.empty();
     for (int of = 0; joined && of < kStrides; ++of) {
-      joined = strides[of].back() == count * stride[of];
+      joined = axes.back().strides[of] == axis.size * axis.strides[of];
     }
-    if (joined) {
-      sizes.back() *= count;
-      for (int of = 0; of < kStrides; ++of) strides[of].back() = stride[of];
-    } else {
-      sizes.push_back(count);
-      for (int of = 0; of < kStrides; ++of) strides[of].push_back(stride[of]);
-    }
+    const int64_t before = joined ? axes.back().size : 1;
+    if (joined) axes.pop_back();
+    axes.push_back(axis);
+    axes.back().size *= before;
   }
 
   // The offsets of the positions [begin, begin + count).
   void offsets(int of, int64_t begin, int64_t count, int64_t* to) const {
-    if (sizes.empty() || count == 0) {
+    if (axes.empty() || count == 0) {
       std::fill_n(to, count, 0);
       return;
     }
-    const size_t inner = sizes.size() - 1;
-    std::vector<int64_t> at(sizes.size());
+    const size_t inner = axes.size() - 1;
+    thread_local std::vector<int64_t> at;  // kept: this is called often
+    at.resize(axes.size());
     int64_t offset = 0, rest = begin;
-    for (size_t d = sizes.size(); d-- > 0;) {
-      at[d] = rest % sizes[d];
-      rest /= sizes[d];
-      offset += at[d] * strides[of][d];
+    for (size_t d = axes.size(); d-- > 0; rest /= axes[d].size) {
+      at[d] = rest % axes[d].size;
+      offset += at[d] * axes[d].strides[of];
     }
-    const int64_t step = strides[of][inner];
+    const int64_t step = axes[inner].strides[of];
     while (true) {
-      const int64_t run = std::min(count, sizes[inner] - at[inner]);
+      const int64_t run = std::min(count, axes[inner].size - at[inner]);
       for (int64_t i = 0; i < run; ++i) to[i] = offset + i * step;
       to += run;
       if ((count -= run) == 0) return;
       offset -= at[inner] * step;
       at[inner] = 0;
       for (size_t d = inner; d-- > 0;) {
-        offset += strides[of][d];
-        if (++at[d] < sizes[d]) break;
-        offset -= sizes[d] * strides[of][d];
+        offset += axes[d].strides[of];
+        if (++at[d] < axes[d].size) break;
+        offset -= axes[d].size * axes[d].strides[of];
         at[d] = 0;
       }
     }
@@ -76,15 +76,15 @@ struct Dimension {
   }
 
   int64_t stride(int of) const {
-    for (size_t d = sizes.size(); d-- > 0;) {
-      if (sizes[d] > 1) return strides[of][d];
+    for (size_t d = axes.size(); d-- > 0;) {
+      if (axes[d].size > 1) return axes[d].strides[of];
     }
     return 1;
   }
 
   int64_t last_offset(int of) const {
     int64_t offset = 0;
-    for (size_t d = 0; d < sizes.size(); ++d) offset += (sizes[d] - 1) * strides[of][d];
+    for (const Axis& axis : axes) offset += (axis.size - 1) * axis.strides[of];
     return offset;
   }
 };
@@ -99,8 +99,10 @@ struct Problem {
     std::swap(m, n);
     std::swap(lhs, rhs);
     for (Dimension* d : {&g, &m, &n, &k}) {
-      std::swap(d->strides[kLhs], d->strides[kRhs]);
-      std::swap(d->strides[kOfRows], d->strides[kOfColumns]);
+      for (Axis& axis : d->axes) {
+        std::swap(axis.strides[kLhs], axis.strides[kRhs]);
+        std::swap(axis.strides[kOfRows], axis.strides[kOfColumns]);
+      }
     }
   }
 };
@@ -121,7 +123,11 @@ xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* r
     at += 4;
     Problem problem = {{}, {}, {}, {}, lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]};
     Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
-    for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) dimensions[at[0]]->add(at[1], at + 2);
+    for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) {
+      Axis axis = {at[1], {}};
+      std::copy_n(at + 2, kStrides, axis.strides);
+      dimensions[at[0]]->add(axis);
+    }
     if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
     for (int array : {kLhs, kRhs, kOut}) {
       if (problem.k.size == 0 && array != kOut) continue;
@@ -138,22 +144,23 @@ xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* r
 
 inline int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
-constexpr int64_t kSmall = 1 << 16;  // multiply-adds that are not worth another thread
+constexpr int64_t kTileRows = 12;  // of the largest tiles of vectors
+constexpr int64_t kThread = 1 << 20;  // multiply-adds that are worth a thread
 
 // Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
-// smaller where there are threads for them, but not below `least` rows and the width of a panel.
+// smaller where there are threads for them, but not below `least` rows and the width of a panel;
+// of many rows, multiples of `tile`.
 template <class Block>
 void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
-                int64_t columns, int64_t width, Block block) {
+                int64_t tile, int64_t columns, int64_t width, Block block) {
   const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
-  const int64_t threads = std::max<int64_t>(
-      1, std::min<int64_t>(std::max<int64_t>(1, pool->num_threads()), operations / kSmall));
+  const int64_t threads = useful_threads(pool, operations, kThread);
   // Blocks for all threads, and some more, for those that come late.
   const int64_t wanted = threads == 1 ? 1 : 4 * threads;
   const int64_t m = p.m.size, n = p.n.size;
   // Of equal sizes.
   const int64_t parts = (m + rows - 1) / rows;
-  rows = parts <= 1 ? m : round_up((m + parts - 1) / parts, 12);
+  rows = parts <= 1 ? m : round_up((m + parts - 1) / parts, tile);
   columns = std::min(n, columns);
   int64_t blocks_m, blocks_n;
   auto count = [&] {
@@ -165,7 +172,7 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
     if (columns > width && columns * 2 > rows) {
       columns = round_up(columns / 2, width);
     } else if ((rows + 1) / 2 >= least) {
-      rows = rows > 96 ? round_up(rows / 2, 12) : (rows + 1) / 2;
+      rows = rows > 96 ? round_up(rows / 2, tile) : (rows + 1) / 2;
     } else {
       break;
     }

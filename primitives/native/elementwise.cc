@@ -27,7 +27,7 @@ namespace repjax {
 namespace {
 
 constexpr int64_t kBlock = 512;      // elements of a register
-constexpr int64_t kSmall = 1 << 18;  // operations that are not worth another thread
+constexpr int64_t kThread = 1 << 18;  // operations that are worth a thread
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
@@ -98,7 +98,8 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
     return;
   }
   const int64_t rank = input.rank;
-  std::vector<int64_t> at(rank);
+  thread_local std::vector<int64_t> at;  // kept: most blocks are small
+  at.resize(rank);
   int64_t offset = 0, rest = begin;
   for (int64_t d = rank; d-- > 0; rest /= input.axes[d].size) {
     at[d] = rest % input.axes[d].size;
@@ -241,7 +242,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   for (const Program& program : programs) {
     const int64_t here = program.size * program.instruction_count;
     const int64_t blocks = (program.size + kBlock - 1) / kBlock;
-    const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kSmall));
+    const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kThread));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t begin = i * blocks / count * kBlock, end = (i + 1) * blocks / count * kBlock;
       parts.push_back({&program, begin, std::min(end, program.size)});
@@ -249,8 +250,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     operations += here;
   }
   const Elementwise& set = instruction_set().elementwise;
-  const int64_t threads = std::max<int64_t>(1, pool.num_threads());
-  in_parallel(&pool, std::min(threads, operations / kSmall), parts.size(), [&](int64_t i) {
+  const int64_t threads = useful_threads(&pool, operations, kThread);
+  in_parallel(&pool, threads, parts.size(), [&](int64_t i) {
     run(*parts[i].program, set, parts[i].begin, parts[i].end);
   });
   return ffi::Error::Success();

@@ -37,25 +37,34 @@ static inline Vector broadcast(Element x);
 static void pack(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                  int64_t columns, float* to, int64_t width) {
   if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
-  if (contiguous(b, columns)) {
-    from += b[0];
-    for (int64_t i = 0; i < rows; ++i) {
-      int64_t j = 0;
-      for (; j + kLanes <= columns; j += kLanes) store(to + i * width + j, load(from + a[i] + j));
-      for (; j < columns; ++j) to[i * width + j] = from[a[i] + j];
+  int64_t runs = 1;
+  for (int64_t j = 1; j < columns; ++j) runs += b[j] != b[j - 1] + 1;
+  if (runs == 1 || runs * kLanes <= columns) {
+    for (int64_t begin = 0, end; begin < columns; begin = end) {
+      for (end = begin + 1; end < columns && b[end] == b[end - 1] + 1;) ++end;
+      const float* const x = from + b[begin];
+      for (int64_t i = 0; i < rows; ++i) {
+        float* const y = to + i * width + begin;
+        const int64_t count = end - begin;
+        int64_t j = 0;
+        for (; j + kLanes <= count; j += kLanes) store(y + j, load(x + a[i] + j));
+        for (; j < count; ++j) y[j] = x[a[i] + j];
+      }
     }
     return;
   }
-  int64_t i = 0;
-  for (; i + 4 <= rows && contiguous(a + i, 4); i += 4) {
+  for (int64_t i = 0; i < rows;) {
+    if (i + 4 > rows || !contiguous(a + i, 4)) {
+      for (int64_t j = 0; j < columns; ++j) to[i * width + j] = from[a[i] + b[j]];
+      ++i;
+      continue;
+    }
     int64_t j = 0;
     for (; j + 4 <= columns; j += 4) transpose_four(from + a[i], b + j, to + i * width + j, width);
     for (; j < columns; ++j) {
       for (int l = 0; l < 4; ++l) to[(i + l) * width + j] = from[a[i] + b[j] + l];
     }
-  }
-  for (; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) to[i * width + j] = from[a[i] + b[j]];
+    i += 4;
   }
 }
 

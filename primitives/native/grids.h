@@ -18,14 +18,15 @@ struct Read {
 };
 
 // to = max(to, E(x) + at), and whether all x are finite; the others count as zeros.  Goes along
-// elements that lie together, in runs that share the exponents, with the steps as constants.
+// elements that lie together, in runs, with the steps as constants.
 template <int kAt, int kTo>
 static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
-                       const Along<const int32_t>& others, const Along<int32_t>& to) {
-  const Read<kAt, int32_t> at(others);
-  int32_t* __restrict const first = to.first;
-  int32_t infinite = 0, largest = kNone;
-  for (; runs > 0; --runs, x += n) {
+                       Along<const int32_t> others, const Along<int32_t>& to) {
+  int32_t* __restrict first = to.first;
+  int32_t infinite = 0;
+  for (; runs > 0; --runs, x += n, others.first += others.of_run, first += to.of_run) {
+    const Read<kAt, int32_t> at(others);
+    int32_t largest = kNone;
     for (int64_t i = 0; i < n; ++i) {
       int32_t bits;
       __builtin_memcpy(&bits, x + i, sizeof bits);
@@ -39,8 +40,8 @@ static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
         old = here > old ? here : old;
       }
     }
+    if (kTo == 0 && largest > first[0]) first[0] = largest;
   }
-  if (kTo == 0 && largest > first[0]) first[0] = largest;
   return !infinite;
 }
 

@@ -10,12 +10,37 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+// The compiler knows AMX, and the system has a way to ask for it.
+#if defined(__linux__) && (__has_include(<amxtileintrin.h>) || __has_include(<amxintrin.h>))
+#define REPJAX_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if !defined(__clang__)  // GCC 12 warns of its own intrinsic functions (its bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#endif
+
+#if defined(REPJAX_AMX)
+// Whether the processor has AMX with tiles of int8, and Linux gives it to this process.  The one
+// symbol that the emulator of the tests replaces, so that the instructions below are tested on
+// processors without them.
+extern "C" __attribute__((visibility("default"), noinline)) int repjax_has_amx() {
+  constexpr unsigned kTiles = 1 << 24 | 1 << 25;       // AMX-TILE, AMX-INT8: CPUID.(7, 0):EDX
+  constexpr unsigned kStates = 1 << 17 | 1 << 18;      // XTILECFG, XTILEDATA: XCR0
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTiles) != kTiles) return 0;
+  unsigned states, others;
+  __asm__ volatile("xgetbv" : "=a"(states), "=d"(others) : "c"(0));
+  if ((states & kStates) != kStates) return 0;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 #endif
 
 namespace repjax {
@@ -89,6 +114,22 @@ namespace words {
 #include "words.h"
 }  // namespace words
 }  // namespace avx512
+#if defined(REPJAX_AMX)
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512bw,amx-tile,amx-int8"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,amx-tile,amx-int8")
+#endif
+namespace avx512 {
+namespace digits {
+#include "digits.h"
+}  // namespace digits
+}  // namespace avx512
+#endif
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -191,6 +232,12 @@ const InstructionSet kAvx512Vnni = {
     "AVX512_VNNI", avx512::floats::kChains, avx512::integers::kProducts,
     avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise,
     &avx512::words::kProducts};
+#if defined(REPJAX_AMX)
+const InstructionSet kAvx512Amx = {
+    "AVX512_AMX", avx512::floats::kChains, avx512::integers::kProducts,
+    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise,
+    &avx512::words::kProducts, {&avx512::digits::kProducts<3>, &avx512::digits::kProducts<4>}};
+#endif
 const InstructionSet kAvx2 = {
     "AVX2", avx2::floats::kChains, avx2::integers::kProducts,
     avx2::floats::kSums, avx2::integers::kGrids, avx2::floats::kElementwise};
@@ -203,13 +250,17 @@ const InstructionSet kPlain = {
     "PLAIN", plain::floats::kChains, plain::integers::kProducts,
     plain::floats::kSums, plain::integers::kGrids, plain::floats::kElementwise};
 
-
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {
   std::vector<const InstructionSet*> all;
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
   if (avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
+#if defined(REPJAX_AMX)
+    static const bool amx =
+        repjax_has_amx() && avx512::digits::correct<3>() && avx512::digits::correct<4>();
+    if (amx) all.push_back(&kAvx512Amx);
+#endif
     all.push_back(&kAvx512Vnni);
   }
   if (avx512) all.push_back(&kAvx512);

@@ -32,12 +32,14 @@ struct Sums {
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 
-// Elements of an array that go with others that lie together: every `step`, or at `offsets`.
+// Elements of an array that go with others that lie together: every `step`, or at `offsets`.  Those
+// of the next run of others are `of_run` further.
 template <class Element>
 struct Along {
   Element* first;
   int64_t step;
   const int32_t* offsets;
+  int64_t of_run;
 
   Element& operator[](int64_t i) const { return first[offsets ? offsets[i] : i * step]; }
 };
@@ -63,6 +65,7 @@ struct Grids {
 // Of an integer: all, or the lower bits with a sign, or the others.
 enum class Part { kWhole, kLow, kHigh };
 constexpr int kLow = 15;
+constexpr int kHigh = 24;  // sums of digits (digits.h) are high * 2**kHigh + low
 
 // Elements x[at[i] + j] of float32, i < rows and j < columns, that are to be multiplied by the
 // scales row[i] and column[j] and rounded to integers.
@@ -74,21 +77,26 @@ struct Panel {
   const Scale *row, *column;
 };
 
-// Exact sums of products of integers, which are held by float64 (integers.h), or if they have up to
-// 22 bits by words of 16 bits (words.h).
+// Exact sums of products of integers, which are held by float64 (integers.h), by digits of 8 bits
+// (digits.h), or if they have up to 22 bits by words of 16 bits (words.h).
 template <class Element>
 struct Products {
-  // Of float64 powers of two, of words exponents.
+  // Of float64 powers of two, of the others exponents.
   typedef std::conditional_t<std::is_same_v<Element, double>, double, float> Scale;
 
   int lanes, vectors;
   int64_t terms;  // the most of a block
   int planes;     // elements of an integer
+  int64_t step;   // what terms are filled up to
+  int64_t strip;  // rows of the left operand that are rounded together, and stay in the L1 cache
   Tile<Element, int64_t> (*tile_for)(int vectors, int64_t rows);
-  // Rounds the left operand, in rows of so many elements, or the right one, in rows of the width
-  // of a panel.
+  // Rounds the left operand, in rows of so many elements (digits: in tiles), or the right one, in
+  // rows of the width of a panel.
   void (*left)(const Panel<Scale>& from, Element* to, int64_t row);
   void (*right)(const Panel<Scale>& from, Part part, Element* to, int64_t row);
+  // What a thread does before and after it computes tiles, if anything.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
 };
 
 // Operations on elements of 32 bits; elementwise.h says what they do.
@@ -121,6 +129,7 @@ struct InstructionSet {
   const Grids& grids;
   const Elementwise& elementwise;
   const Products<int16_t>* words = nullptr;
+  const Products<int8_t>* digits[2] = {};  // three, and four for more than 22 bits
 };
 
 // The one that is used.

@@ -72,4 +72,5 @@ static void right(const Panel<double>& from, Part part, double* to, int64_t row)
   }
 }
 
-static const Products<double> kProducts = {kLanes, kVectors, kTerms, 1, tile_for, left, right};
+static const Products<double> kProducts = {kLanes, kVectors, kTerms, 1, 16, 24,
+                                           tile_for, left, right};

@@ -21,19 +21,20 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kBlock = 1 << 14;  // elements that are worth a thread
+constexpr int64_t kThread = 1 << 16;  // elements that are worth a thread
 constexpr int64_t kRun = 16;         // elements that lie together and are worth a call
 
 // Integers of up to 22 bits have products whose sums are below 2**51 for 128 terms, and fit into
 // 64 bits for as many as t allows.  Longer ones, of up to 30 bits, are split in the right operand:
-// products with its parts have such sums for kTerms30, and fit for kMost.
+// products with its parts have such sums for kTerms30, and fit for kMost.  As digits of 8 bits they
+// are whole, and the two words of a sum fit for kMostDigits.
 constexpr int64_t kBits = 22;
 constexpr int64_t kTerms30 = 64;
 constexpr int64_t kMost = 1 << 17;
+constexpr int64_t kMostDigits = 1 << 24;
 
 constexpr int64_t kRows = 256, kColumns = 256;  // of a block: all of it stays in the L2 cache
-constexpr int64_t kLeastRows = 13;  // that repay rounding the right operand once more
-constexpr int64_t kStrip = 24;  // rows that are rounded together, and stay in the L1 cache
+constexpr int64_t kLeastRows = 13, kLeastTiles = 32;  // that repay rounding `right` once more
 
 // An array in the order of its memory, and which of two kinds of exponents go with its elements.
 struct Layout {
@@ -75,11 +76,12 @@ struct Layout {
 
   template <class Element>
   Along<Element> along(int kind, Element* first) const {
-    return {first, step[kind], offsets[kind].empty() ? nullptr : offsets[kind].data()};
+    return {first, step[kind], offsets[kind].empty() ? nullptr : offsets[kind].data(),
+            outer.empty() ? 0 : outer.back().step[kind]};
   }
 
-  // Calls visit(the first element, how many runs that share exponents, the two positions among the
-  // exponents) for the runs of a part.
+  // Calls visit(the first element, how many runs, the two positions of the first run among the
+  // exponents) for the runs of a part, together where they only differ in the last outer axis.
   template <class Visit>
   void runs(int64_t begin, int64_t end, Visit visit) const {
     std::vector<int64_t> at(outer.size());
@@ -88,12 +90,13 @@ struct Layout {
       at[d] = rest % outer[d].size;
       for (int kind : {0, 1}) position[kind] += at[d] * outer[d].step[kind];
     }
-    const bool shared = !outer.empty() && !outer.back().step[0] && !outer.back().step[1];
     for (int64_t i = begin; i < end;) {
-      const int64_t count = shared ? std::min(end - i, outer.back().size - at.back()) : 1;
+      const int64_t count = outer.empty() ? 1 : std::min(end - i, outer.back().size - at.back());
       visit(i * run, count, position);
       i += count;
-      if (shared) at.back() += count - 1;
+      if (outer.empty()) return;
+      at.back() += count - 1;
+      for (int kind : {0, 1}) position[kind] += (count - 1) * outer.back().step[kind];
       for (size_t d = outer.size(); d-- > 0;) {
         for (int kind : {0, 1}) position[kind] += outer[d].step[kind];
         if (++at[d] < outer[d].size) break;
@@ -106,15 +109,14 @@ struct Layout {
 
 struct Machine {
   ffi::ThreadPool* pool;
-  int64_t threads;
   const Grids& grids;
 
   // Calls block(begin, end) for parts of the runs.
   template <class Block>
-  void parts(const Layout& x, int64_t wanted, Block block) const {
-    const int64_t useful = std::max<int64_t>(1, x.outer_size * x.run / kBlock);
-    const int64_t count = std::min({wanted, useful, x.outer_size});
-    in_parallel(pool, std::min(threads, count), count, [=, &x](int64_t i) {
+  void parts(const Layout& x, int64_t of_each_thread, Block block) const {
+    const int64_t threads = useful_threads(pool, x.outer_size * x.run, kThread);
+    const int64_t count = std::min(threads == 1 ? 1 : of_each_thread * threads, x.outer_size);
+    in_parallel(pool, threads, count, [=, &x](int64_t i) {
       block(i * x.outer_size / count, (i + 1) * x.outer_size / count);
     });
   }
@@ -127,7 +129,7 @@ std::vector<int32_t> largest(const Machine& machine, const float* x, const Layou
                              std::atomic<bool>& finite) {
   std::vector<int32_t> result(count, kNone);
   std::mutex mutex;
-  machine.parts(layout, machine.threads, [&](int64_t begin, int64_t end) {
+  machine.parts(layout, 1, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> mine(count, kNone);
     bool all_finite = true;
     layout.runs(begin, end, [&](int64_t first, int64_t runs, const int64_t* at) {
@@ -170,21 +172,21 @@ struct Scales {
   }
 };
 
-// Memory of a thread that goes from call to call, since fresh pages cost as much as filling them;
-// in lines of the cache.
-enum Use { kLeft, kRight, kStaged, kSums, kResults };
-template <Use use, class Element>
-Element* scratch(int64_t size) {
-  constexpr size_t kLine = 64;
-  thread_local std::unique_ptr<char[]> memory;
-  thread_local int64_t kept = 0;
-  if (kept < size) {
-    memory.reset(new char[size * sizeof(Element) + kLine]);
-    kept = size;
+// Begins something, and ends it when it goes.
+class During {
+ public:
+  During(void (*begin)(), void (*end)()) : end_(end) {
+    if (begin) begin();
   }
-  char* const at = memory.get();
-  return reinterpret_cast<Element*>(at + kLine - reinterpret_cast<uintptr_t>(at) % kLine);
-}
+  ~During() {
+    if (end_) end_();
+  }
+  During(const During&) = delete;
+  During& operator=(const During&) = delete;
+
+ private:
+  void (*end_)();
+};
 
 // The results out[g, m0 : m1, n0 : n1], of integers of t bits; `integers` are those of lhs, or
 // null.  What is not finite has any integers: they only are in results that are replaced.
@@ -200,13 +202,16 @@ void run_block(const Problem& p, const Element* integers,
   float* out = p.out + p.g.offset(kOut, g);
   if (integers) integers += p.g.offset(kLhs, g);
 
-  const bool is_split = t > kBits, is_long = is_split && p.k.size > kMost;
+  constexpr bool kByDigits = std::is_same_v<Element, int8_t>;
+  const bool two_words = t > kBits, is_split = two_words && !kByDigits;
+  const bool is_long = is_split && p.k.size > kMost;
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = (columns + width - 1) / width, row = panels * width;
   const int64_t terms = std::min(is_split ? kTerms30 : set.terms, p.k.size);
   std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
   std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms), strip_k(terms);
+  std::vector<int64_t> strip_m(set.strip);
   p.m.offsets(kLhs, m0, rows, lhs_m.data());
   p.m.offsets(kOut, m0, rows, out_m.data());
   p.n.offsets(kRhs, n0, columns, rhs_n.data());
@@ -220,11 +225,10 @@ void run_block(const Problem& p, const Element* integers,
     return;
   }
   for (int64_t k = 0; k < terms; ++k) packed_k[k] = k * width, strip_k[k] = k;
-  int64_t strip_m[kStrip];
-  for (int64_t i = 0; i < kStrip; ++i) strip_m[i] = i * terms;
-  // Of a row of the left operand and of a panel of the right one: vectors are full, pairs whole.
-  const int64_t left_row = set.planes * round_up(terms, 16);
-  const int64_t panel = set.planes * round_up(terms, 2) * width;
+  for (int64_t i = 0; i < set.strip; ++i) strip_m[i] = i * terms;
+  // Of a row of the left operand and of a panel of the right one.
+  const int64_t left_row = set.planes * round_up(terms, set.step);
+  const int64_t panel = left_row * width;
 
   std::vector<int64_t> at(std::max({rows, columns, terms}));
   auto gather = [&](const auto* from, const Dimension& d, int of, int64_t begin, int64_t count,
@@ -241,16 +245,17 @@ void run_block(const Problem& p, const Element* integers,
   gather(scales.out_columns, p.n, kOfColumns, n0, columns, out_columns.data());
 
   const int64_t sums = rows * row;
-  int64_t* const low = scratch<kSums, int64_t>((is_long ? 4 : is_split ? 2 : 1) * sums);
-  int64_t* const high = is_split ? low + sums : nullptr;
+  int64_t* const low = scratch<kSums, int64_t>((is_long ? 4 : two_words ? 2 : 1) * sums);
+  int64_t* const high = two_words ? low + sums : nullptr;
   int64_t* const words = is_long ? high + sums : nullptr;
   if (is_long) std::fill_n(words, 2 * sums, 0);
   const std::pair<Part, int64_t*> parts[] = {{is_split ? Part::kLow : Part::kWhole, low},
                                              {Part::kHigh, high}};
   Element* const right = scratch<kRight, Element>((is_split ? 2 : 1) * panels * panel);
-  Element* const left = scratch<kLeft, Element>(kStrip * left_row);
-  float* const staged = scratch<kStaged, float>(std::max(width, kStrip) * terms);
+  Element* const left = scratch<kLeft, Element>(set.strip * left_row);
+  float* const staged = scratch<kStaged, float>(std::max(width, set.strip) * terms);
 
+  const During during(set.begin, set.end);
   bool first = true;
   for (int64_t k0 = 0; k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
@@ -276,14 +281,14 @@ void run_block(const Problem& p, const Element* integers,
       }
     }
     const bool along = contiguous(lhs_k.data(), here_k);
-    for (int64_t i0 = 0; i0 < rows; i0 += kStrip) {
-      const int64_t here_m = std::min(kStrip, rows - i0);
+    for (int64_t i0 = 0; i0 < rows; i0 += set.strip) {
+      const int64_t here_m = std::min(set.strip, rows - i0);
       Panel<Scale> from = {lhs + lhs_k[0], &lhs_m[i0], here_m, here_k, &row_scales[i0],
                            left_scales.data()};
       if (!along && !integers) {
         functions.floats.pack(lhs, &lhs_m[i0], here_m, lhs_k.data(), here_k, staged, terms);
         from.x = staged;
-        from.at = strip_m;
+        from.at = strip_m.data();
       }
       if (!integers) set.left(from, left, left_row);
       for (int64_t j = 0; j < panels; ++j) {
@@ -291,10 +296,11 @@ void run_block(const Problem& p, const Element* integers,
           for (int64_t i = 0; i < here_m;) {
             const Tile<Element, int64_t> tile = set.tile_for(vectors(j), here_m - i);
             const Element* x[16];
-            int64_t* to[16];
+            int64_t* to[32] = {};
             for (int r = 0; r < tile.rows; ++r) {
               x[r] = integers ? integers + lhs_m[i0 + i + r] : left + (i + r) * left_row;
               to[r] = parts[part].second + (i0 + i + r) * row + j * width;
+              if (kByDigits && two_words) to[16 + r] = to[r] + sums;
             }
             tile.run(here_k, x, integers ? lhs_k.data() : strip_k.data(),
                      right + (part * panels + j) * panel, packed_k.data(), to, first, false);
@@ -309,7 +315,8 @@ void run_block(const Problem& p, const Element* integers,
     }
   }
 
-  const Sum total = is_long ? Sum{words, words + sums, 32} : Sum{high, low, kLow};
+  const int shift = is_long ? 32 : kByDigits ? kHigh : kLow;
+  const Sum total = is_long ? Sum{words, words + sums, shift} : Sum{high, low, shift};
   const bool direct = contiguous(out_n.data(), columns);
   float* const results = direct ? nullptr : scratch<kResults, float>(16 * columns);
   for (int64_t i0 = 0; i0 < rows; i0 += 16) {
@@ -340,14 +347,17 @@ double cost(const Problem& p, bool rounded, int64_t lanes) {
 template <class Element>
 void run_problem(Problem p, Element* integers, Scales<typename Products<Element>::Scale> scales,
                  const Products<Element>& set, int64_t t, ffi::ThreadPool* pool) {
-  Problem transposed = p;
-  transposed.transpose();
-  if (cost(transposed, false, set.lanes) < cost(p, integers, set.lanes)) {
-    p = transposed;
+  const double as_it_is = cost(p, integers, set.lanes);
+  p.transpose();
+  if (cost(p, false, set.lanes) < as_it_is) {
     scales.transpose();
     integers = nullptr;
+  } else {
+    p.transpose();
   }
-  for_blocks(p, pool, kRows, kLeastRows, kColumns, set.lanes * set.vectors,
+  const bool by_tiles = std::is_same_v<Element, int8_t>;
+  for_blocks(p, pool, kRows, by_tiles ? kLeastTiles : kLeastRows, by_tiles ? set.strip : kTileRows,
+             kColumns, set.lanes * set.vectors,
              [&, integers, t](auto... block) {
                run_block<Element>(p, integers, scales, set, t, block...);
              });
@@ -378,16 +388,21 @@ void keep(Memory memory) {
 void round_all(const Machine& machine, const float* x, const Layout& layout, const double* first,
                const double* second, double* to) {
   const int64_t n = layout.run;
-  machine.parts(layout, 4 * machine.threads, [&](int64_t begin, int64_t end) {
+  machine.parts(layout, 4, [&](int64_t begin, int64_t end) {
     std::vector<double> scales(n), ones;
     std::vector<int64_t> at;
     layout.runs(begin, end, [&](int64_t here, int64_t runs, const int64_t* position) {
-      const auto a = layout.along(0, first + position[0]);
-      const auto b = layout.along(1, second + position[1]);
-      for (int64_t i = 0; i < n; ++i) scales[i] = a[i] * b[i];
-      for (int64_t i = at.size(); i < runs; ++i) at.push_back(i * n), ones.push_back(1);
-      instruction_set().integers.left({x + here, at.data(), runs, n, ones.data(), scales.data()},
-                                      to + here, n);
+      auto a = layout.along(0, first + position[0]);
+      auto b = layout.along(1, second + position[1]);
+      const int64_t together = a.of_run || b.of_run ? 1 : runs;  // those of the same scales
+      for (int64_t i = at.size(); i < together; ++i) at.push_back(i * n), ones.push_back(1);
+      for (int64_t r = 0; r < runs; r += together, here += together * n) {
+        for (int64_t i = 0; i < n; ++i) scales[i] = a[i] * b[i];
+        instruction_set().integers.left(
+            {x + here, at.data(), together, n, ones.data(), scales.data()}, to + here, n);
+        a.first += a.of_run;
+        b.first += b.of_run;
+      }
     });
   });
 }
@@ -410,8 +425,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
                   ffi::Span<const int64_t> problems, ffi::Span<const int64_t> lhs_layout,
                   ffi::Span<const int64_t> rhs_layout, ffi::Span<const int64_t> counts,
                   int64_t t, ffi::ResultBuffer<ffi::F32> out) {
-  const Machine machine = {&pool, std::max<int64_t>(1, pool.num_threads()),
-                           instruction_set().grids};
+  const Machine machine = {&pool, instruction_set().grids};
   const float *a = lhs.typed_data(), *b = rhs.typed_data();
   const int64_t a_count = lhs.element_count(), b_count = rhs.element_count();
   const int64_t out_count = out->element_count();
@@ -436,9 +450,14 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
     return for_problems(a, a_count, b, b_count, problems, to, out_count, run);
   };
   // The windows of a convolution share elements, which are not to be rounded for each.
-  int64_t uses = 0;
-  const ffi::Error error =
-      for_each([&](const Problem& p) { uses += p.g.size * p.m.size * p.k.size; });
+  int64_t uses = 0, products = 0, in_tiles = 0, longest = 0;
+  const ffi::Error error = for_each([&](const Problem& p) {
+    uses += p.g.size * p.m.size * p.k.size;
+    products += p.g.size * p.m.size * p.k.size * p.n.size;
+    in_tiles +=
+        p.g.size * round_up(p.m.size, 16) * round_up(p.k.size, 64) * round_up(p.n.size, 16);
+    longest = std::max(longest, p.k.size);
+  });
   if (error.failure()) return error;
   const bool shared = uses > 2 * a_count;
   auto run = [&](const auto& set, auto scale, auto* integers) {
@@ -457,7 +476,14 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
     });
   };
   const InstructionSet& set = instruction_set();
-  if (set.words && t <= kBits && !shared) {
+  const Products<int8_t>* const digits = set.digits[t > kBits];
+  // By the number of instructions: tiles multiply four times as many as vectors do, but each use of
+  // an element is rounded.
+  const bool by_digits = digits && longest <= kMostDigits &&
+                         in_tiles / 64 + (shared ? uses / 2 : 0) <= products / 16;
+  if (by_digits) {
+    run(*digits, float(), static_cast<int8_t*>(nullptr));
+  } else if (set.words && t <= kBits && !shared) {
     run(*set.words, float(), static_cast<int16_t*>(nullptr));
   } else {
     Memory memory = shared ? take_memory(a_count) : Memory{};

@@ -20,21 +20,17 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kSmall = 1 << 15;    // additions that are not worth another thread
+constexpr int64_t kThread = 1 << 17;   // additions that are worth a thread
+constexpr int64_t kBlock = 1 << 15;    // elements of rows that are added together
 constexpr int64_t kLongRow = 1 << 15;  // elements of a row whose partial sums stay in the cache
 constexpr int64_t kColumns = 512;      // of a block
 constexpr int64_t kStep = 64;          // rows that are added in one step
 
-struct Threads {
-  ffi::ThreadPool* pool;
-  int64_t count;
-
-  template <class Block>
-  void run(int64_t blocks, int64_t operations, Block block) const {
-    const int64_t useful = std::max<int64_t>(1, operations / kSmall);
-    in_parallel(pool, std::min(count, useful), blocks, block);
-  }
-};
+// Calls block(i) for i in [0, blocks), which are so many operations; without a pool in this thread.
+template <class Block>
+void run(ffi::ThreadPool* pool, int64_t blocks, int64_t operations, Block block) {
+  in_parallel(pool, pool ? useful_threads(pool, operations, kThread) : 1, blocks, block);
+}
 
 std::unique_ptr<float[]> buffer(int64_t size) {
   return std::unique_ptr<float[]>(new float[size]);
@@ -42,7 +38,7 @@ std::unique_ptr<float[]> buffer(int64_t size) {
 
 // out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows.
 void pairwise(const Sums& sums, const float* x, int64_t n, int64_t width, float* out,
-              const Threads& threads) {
+              ffi::ThreadPool* pool) {
   std::unique_ptr<float[]> partial;
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
@@ -57,7 +53,7 @@ void pairwise(const Sums& sums, const float* x, int64_t n, int64_t width, float*
     const int64_t full = n * width - (rows - 1) * columns;
     auto next = left == 1 ? nullptr : buffer(columns);
     float* to = left == 1 ? out : next.get();
-    threads.run((columns + kColumns - 1) / kColumns, n * width, [=, &sums](int64_t block) {
+    run(pool, (columns + kColumns - 1) / kColumns, n * width, [=, &sums](int64_t block) {
       auto scratch = buffer(kStep * kColumns / 4);
       int64_t begin = block * kColumns;
       const int64_t end = std::min(begin + kColumns, columns);
@@ -78,34 +74,34 @@ void pairwise(const Sums& sums, const float* x, int64_t n, int64_t width, float*
 }
 
 void pairwise(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
-              float* out, const Threads& threads) {
-  const Threads here{nullptr, 1};
-  if (outer >= threads.count && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
-    const int64_t rows = std::max<int64_t>(1, kSmall / n);
-    threads.run((outer + rows - 1) / rows, outer * n, [=, &sums](int64_t block) {
+              float* out, ffi::ThreadPool* pool) {
+  const int64_t threads = pool->num_threads();
+  if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
+    const int64_t rows = std::max<int64_t>(1, kBlock / n);
+    run(pool, (outer + rows - 1) / rows, outer * n, [=, &sums](int64_t block) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
       for (int64_t o = block * rows; o < std::min(outer, (block + 1) * rows); ++o) {
         sums.pairwise_row(x + o * n, n, scratch.get(), out + o);
       }
     });
-  } else if (outer >= 2 * threads.count) {
-    threads.run(outer, outer * n * inner, [=, &sums](int64_t o) {
-      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, here);
+  } else if (outer >= 2 * threads) {
+    run(pool, outer, outer * n * inner, [=, &sums](int64_t o) {
+      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, nullptr);
     });
   } else {
     for (int64_t o = 0; o < outer; ++o) {
-      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, threads);
+      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, pool);
     }
   }
 }
 
 // As many chains side by side as a vector has elements, from wherever they lie.
 void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
-                float* out, const Threads& threads) {
+                float* out, ffi::ThreadPool* pool) {
   const int64_t outputs = outer * inner;
   if (inner >= sums.lanes) {
     const int64_t blocks = (inner + kColumns - 1) / kColumns;
-    threads.run(outer * blocks, outputs * n, [=, &sums](int64_t i) {
+    run(pool, outer * blocks, outputs * n, [=, &sums](int64_t i) {
       const int64_t o = i / blocks, c = i % blocks * kColumns;
       sums.sequential(x + o * n * inner + c, n, inner, std::min(kColumns, inner - c),
                       out + o * inner + c);
@@ -114,7 +110,7 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
   }
   constexpr int64_t kTerms = 64;
   const int64_t lanes = sums.lanes, blocks = (outputs + lanes - 1) / lanes;
-  threads.run(blocks, outputs * n, [=, &sums](int64_t block) {
+  run(pool, blocks, outputs * n, [=, &sums](int64_t block) {
     const int64_t first = block * lanes, count = std::min(lanes, outputs - first);
     auto terms = buffer((kTerms + 1) * lanes);  // the first row: the sums so far
     std::fill_n(terms.get(), (kTerms + 1) * lanes, 0.0f);
@@ -138,13 +134,12 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, std::string_vie
     return ffi::Error::InvalidArgument("expected an array [outer, n, inner] with n > 0");
   }
   const int64_t outer = shape[0], n = shape[1], inner = shape[2];
-  const Threads threads{&pool, std::max<int64_t>(1, pool.num_threads())};
   const Sums& sums = instruction_set().sums;
   if (outer * inner == 0) return ffi::Error::Success();
   if (accumulation == "pairwise") {
-    pairwise(sums, x.typed_data(), outer, n, inner, out->typed_data(), threads);
+    pairwise(sums, x.typed_data(), outer, n, inner, out->typed_data(), &pool);
   } else if (accumulation == "sequential") {
-    sequential(sums, x.typed_data(), outer, n, inner, out->typed_data(), threads);
+    sequential(sums, x.typed_data(), outer, n, inner, out->typed_data(), &pool);
   } else {
     return ffi::Error::InvalidArgument("accumulation: expected pairwise or sequential");
   }

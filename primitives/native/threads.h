@@ -1,7 +1,8 @@
-// Blocks of work for XLA's threads.
+// Blocks of work for XLA's threads, and memory of a thread.
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -12,6 +13,12 @@
 #include "xla/ffi/api/ffi.h"
 
 namespace repjax {
+
+// Those of the pool, if `least` work repays waking one: that takes it about 10 microseconds.
+inline int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least) {
+  const double useful = std::min<double>(pool->num_threads(), work / least);
+  return std::max<int64_t>(1, int64_t(useful));
+}
 
 // Calls block(i) for i in [0, blocks), in this thread and in those of XLA's pool that have time,
 // at most `threads` in all.  This thread works too, so that it never waits for one that waits
@@ -45,6 +52,22 @@ void in_parallel(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks, Bl
   work->run();
   std::unique_lock<std::mutex> lock(work->mutex);
   work->all_done.wait(lock, [&] { return work->done == blocks; });
+}
+
+// Memory of a thread that goes from call to call, since getting it takes as long as a small call, and
+// fresh pages as long as filling them; in lines of the cache.
+enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets };
+template <Use use, class Element>
+Element* scratch(int64_t size) {
+  constexpr size_t kLine = 64;
+  thread_local std::unique_ptr<char[]> memory;
+  thread_local int64_t kept = 0;
+  if (kept < size) {
+    memory.reset(new char[size * sizeof(Element) + kLine]);
+    kept = size;
+  }
+  char* const at = memory.get();
+  return reinterpret_cast<Element*>(at + kLine - reinterpret_cast<uintptr_t>(at) % kLine);
 }
 
 }  // namespace repjax

@@ -143,5 +143,5 @@ static void tile(int64_t terms, const int16_t* const* lhs, const int64_t*, const
 
 #include "tiles.h"
 
-static const Products<int16_t> kProducts = {kLanes, kVectors, kTerms, kPlanes, tile_for, left,
-                                            right};
+static const Products<int16_t> kProducts = {kLanes, kVectors, kTerms, kPlanes, 16, 24,
+                                            tile_for, left, right};

@@ -23,10 +23,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives import canonical, native
+from repjax.primitives import canonical, gpu, native
 from repjax.primitives.arithmetic import materialize_p, require_format
 from repjax.primitives.define import define
-from repjax.primitives.interpret import check_accumulation, rule
+from repjax.primitives.interpret import RefusedError, check_accumulation, rule
 from repjax.primitives.partition import Axes, partitioned
 
 
@@ -42,6 +42,17 @@ def collapse(x, axes):
     return lax.reshape(x, shape), first
 
 
+def _known_size(x, axis: int) -> int:
+    """The size of an axis that the order of a reduction depends on."""
+    n = x.shape[axis]
+    if not isinstance(n, int):
+        raise RefusedError(
+            f"reductions expected axes of a known size, on which the order of a sum depends; "
+            f"received {n}: leave other sizes open in jax.export, such as that of a batch"
+        )
+    return n
+
+
 def pairwise(combine, xs, axis):
     """The ``pairwise`` reduction over one axis: ``combine(low half, high half)`` until one is left.
 
@@ -52,7 +63,7 @@ def pairwise(combine, xs, axis):
     def parts(start, stop):
         return [lax.slice_in_dim(x, start, stop, axis=axis) for x in xs]
 
-    n = xs[0].shape[axis]
+    n = _known_size(xs[0], axis)
     while n > 1:
         half = 1 << ((n - 1).bit_length() - 1)
         combined = combine(parts(0, n - half), parts(half, n))
@@ -80,7 +91,7 @@ _PRECISION = 38
 
 def _order_independent(x, axis):
     """The ``order_independent`` sum over one axis, which must not be empty."""
-    t = min(_PRECISION, 61 - (x.shape[axis] - 1).bit_length())
+    t = min(_PRECISION, 61 - (_known_size(x, axis) - 1).bit_length())
     field = lax.shift_right_logical(canonical.bits(x) & 0x7FFFFFFF, np.int32(23))
     finite = field < 0xFF
     largest = lax.reduce_max(lax.select(finite, field, lax.full_like(field, 0)), (axis,))
@@ -168,10 +179,13 @@ def _define(name, combine, identity, stock, on_cpu=lambda: None, **options):
     body = _reduction(combine, identity)
 
     def on_gpu():
-        from repjax.primitives.gpu import sums  # with it Pallas, which takes a while
+        from repjax.primitives.gpu import rows, sums  # with them Pallas, which takes a while
 
-        kernel = _reduction(combine, identity, {**ORDERS, "sequential": sums.sequential})
-        return by_accumulation({"sequential": partitioned(kernel, _axes)}, body)
+        kernels = {"sequential": sums.sequential}
+        if combine is add and gpu.ROWS:
+            kernels["pairwise"] = rows.pairwise
+        kernel = partitioned(_reduction(combine, identity, {**ORDERS, **kernels}), _axes)
+        return by_accumulation(dict.fromkeys(kernels, kernel), body)
 
     return define(name, body, stock, on_cpu=on_cpu, on_gpu=on_gpu, in_parts=True, **options)
 

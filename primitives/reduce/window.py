@@ -42,6 +42,9 @@ def gather_windows(x, window, strides, dilation):
     """
     n = x.ndim
     for axis in reversed(range(n)):  # x: [..., axis, <window and output of later axes>]
+        if window[axis] == strides[axis] == 1:
+            x = lax.expand_dims(x, [axis])
+            continue
         out = output_size(x.shape[axis], window[axis], strides[axis], dilation[axis])
         index = (
             np.arange(window[axis], dtype=np.int32)[:, None] * dilation[axis]

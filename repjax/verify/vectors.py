@@ -427,6 +427,60 @@ def _programs(pick) -> Iterator[Case]:
     yield Case("random numbers", samples, (key,))
 
 
+#: Elementary functions that GPUs compute in kernels for rows too.
+_IN_ROWS = (
+    "acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erf_inv erfc exp exp2 expm1 floor log "
+    "log10 log1p log2 logistic rsqrt sin sinh sqrt tan tanh"
+)
+
+
+def _row_programs(pick) -> Iterator[Case]:
+    x = with_specials(spread(pick((8, 20), (100, 1000)), 120))
+    p = registered()
+
+    def functions(x):
+        """Each, and its sums: an elementwise function by itself is another program."""
+        results = {name: p[name].bind(x) for name in _IN_ROWS.split()}
+        results["pow"] = jnp.abs(x) ** x[0]
+        results["atan2"] = jnp.arctan2(x, x[:, :1])
+        return {name: (y, y.sum(1)) for name, y in results.items()}
+
+    def lengths(*arrays):
+        return [(jax.nn.softmax(x), x.sum(1), x.min(1), jnp.argmax(x, 1)) for x in arrays]
+
+    def masked_softmax(scores, mask, cotangent):
+        probabilities, pullback = jax.vjp(
+            lambda x: jax.nn.softmax(jnp.where(mask, x, -jnp.inf)), scores
+        )
+        return probabilities, pullback(cotangent)
+
+    def normalized(x, scale, cotangent):
+        layer = flax.linen.LayerNorm(dtype=x.dtype)
+        parameters = {"params": {"scale": scale, "bias": scale}}
+        result, pullback = jax.vjp(layer.apply, parameters, x)
+        return result, pullback(cotangent)
+
+    def one_hot_cross_entropy(x, labels):
+        return optax.softmax_cross_entropy(x, jax.nn.one_hot(labels, x.shape[1])).mean()
+
+    yield Case("rows, functions", functions, (x,))
+    sizes = (2, 3, 17, 64, 100, 1000, 1024, 1025, 5000, 8192, 16384)
+    arrays = [spread((pick(5, 33), n), 122 + n) for n in sizes]
+    yield Case("rows, lengths", lengths, tuple(map(with_specials, arrays)))
+    scores = spread(pick((2, 3, 8, 8), (8, 16, 64, 64)), 124)
+    mask = np.tril(np.ones(scores.shape[2:], bool))
+    arguments = (scores, mask, spread(scores.shape, 126))
+    yield Case("rows, masked softmax and its gradient", masked_softmax, arguments)
+    x, cotangent = spread(pick((6, 20), (300, 768)), 128), spread(pick((6, 20), (300, 768)), 130)
+    for dtype in FORMATS:
+        arguments = tuple(a.astype(dtype) for a in (x, x[0], cotangent))
+        yield Case(f"rows, layer norm of {dtype.name} and its gradients", normalized, arguments)
+    labels = indices(x.shape[:1], x.shape[1], 132)
+    arguments = (x, labels)
+    name = "rows, one-hot cross-entropy and its gradient"
+    yield Case(name, jax.value_and_grad(one_hot_cross_entropy), arguments)
+
+
 #: The digits 0 to 9 on seven segments, a to g, and where those lie: rows, columns.
 _DIGITS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
 _SEGMENTS = {
@@ -496,5 +550,6 @@ def cases(hard: dict[str, np.ndarray], small: bool = False) -> Iterator[Case]:
     if small:
         hard = {name: rows[:: max(1, len(rows) // 64)] for name, rows in hard.items()}
     yield from _elementwise(pick(128, 1 << 16), hard)
-    for group in (_reductions, _windows, _contractions, _scatters, _linear_algebra, _programs):
+    groups = (_reductions, _windows, _contractions, _scatters, _linear_algebra, _programs)
+    for group in (*groups, _row_programs):
         yield from group(pick)

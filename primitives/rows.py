@@ -1,0 +1,560 @@
+"""Row programs: softmax, layer norm and their like as one kernel each, for NVIDIA GPUs.
+
+XLA makes several kernels of them, which read the array again and again; and of a ``pairwise`` sum
+of rows a loop in which each thread reads a row by itself.  A kernel that keeps rows in registers
+reads each operand and writes each result once.
+
+:func:`in_rows` finds the row programs of a program that has been rewritten and binds each as the
+primitive ``repjax_rows``.  Where there is no kernel (other platforms, several devices), the
+primitive is its equations again: the same bits.
+
+A row program is a connected set of equations on arrays of one number of rows, of ``n`` elements
+each, at least one of which reduces rows to one element.  The others are elementwise: on arrays of
+all elements, or of one for each row.  What they take from outside may be broadcast in any way.
+It may not wait for what needs its results: equations are joined in the order of the program, and
+only where no path between them leads through others.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax.extend.core import Literal, Primitive
+from jax.interpreters import batching, mlir
+
+from repjax.primitives import gpu
+from repjax.primitives.define import HALVES, is_for_one_device, lower_body
+from repjax.primitives.elementwise import (
+    Chain,
+    View,
+    in_chains,
+    merged_axes,
+    row_major,
+    run_plan,
+    variables,
+    view_of,
+)
+from repjax.primitives.interpret import PREFIX, struct_of
+
+#: Elements of the longest rows; more do not fit into registers.
+LONGEST = 1 << 14
+#: Operations of a row program, at most: compiling takes longer with each.
+LARGEST = 256
+#: Short operations that are repeated rather than their result read, at most.
+REPEATED = 8
+
+# --- what a kernel computes -----------------------------------------------------------
+
+_DTYPES = frozenset(map(np.dtype, (np.float32, *HALVES, np.int32, np.uint32, np.bool_)))
+_FLOATING = frozenset((np.dtype(np.float32), *HALVES))
+_ORDERED = _FLOATING | {np.dtype(np.int32)}
+
+
+def _named(names: str, prefix: str = PREFIX) -> frozenset[str]:
+    return frozenset(prefix + name for name in names.split())
+
+
+#: Elementwise primitives, whose bodies a kernel evaluates; digamma and lgamma take long to compile.
+ELEMENTWISE = _named(
+    "acos acosh add asin asinh atan atan2 atanh canonicalize cbrt ceil convert_element_type cos "
+    "cosh div erf erf_inv erfc exp exp2 expm1 floor hypot integer_pow log log10 log1p log2 "
+    "logistic mul neg nextafter one_minus_square pow rem rsqrt sin sinh sqrt square sub tan tanh"
+)
+_LONG = ELEMENTWISE - _named("add sub mul div neg square integer_pow canonicalize floor ceil")
+#: Exact operations on values of any type, and on integers and truth values only.
+EXACT = _named("eq ne lt le gt ge select_n max min clamp abs sign is_finite", "")
+EXACT_ON_INTEGERS = _named("add sub mul and or xor not convert_element_type", "")
+#: Of sums, those in ``pairwise`` order.
+REDUCTIONS = _named("reduce_sum reduce_max reduce_min argmax argmin")
+
+
+def name_of(equation) -> str:
+    """The primitive's name; ``exact_`` are comparisons of float16, which repjax has in float32."""
+    return equation.primitive.name.removeprefix(PREFIX + "exact_")
+
+
+def is_elementwise(equation) -> bool:
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    if len(equation.outvars) != 1 or equation.effects or not equation.invars:
+        return False
+    if not all(getattr(aval, "dtype", None) in _DTYPES for aval in avals) or avals[-1].size == 0:
+        return False
+    name, dtypes = name_of(equation), [aval.dtype for aval in avals]
+    if name == "select_n":
+        return len(dtypes) == 4 and dtypes[0] == np.bool_
+    if name in EXACT and name not in ("eq", "ne"):
+        return {*dtypes[:-1]} <= _ORDERED
+    if name in ELEMENTWISE or name in EXACT:
+        return True
+    return name in EXACT_ON_INTEGERS and not {*dtypes} & _FLOATING
+
+
+def reduced(equation) -> tuple[int, int] | None:
+    """Rows, and the elements of each, if the equation reduces its operand's last axes."""
+    name, params = equation.primitive.name, equation.params
+    if name not in REDUCTIONS or isinstance(equation.invars[0], Literal):
+        return None
+    if params.get("accumulation", "pairwise") != "pairwise":
+        return None
+    if params.get("index_dtype", np.int32) != np.int32:
+        return None
+    aval = equation.invars[0].aval
+    axes = [d for d in range(aval.ndim) if d in params["axes"] and aval.shape[d] != 1]
+    kept = [d for d in range(aval.ndim) if d not in params["axes"] and aval.shape[d] != 1]
+    n = math.prod(aval.shape[d] for d in axes)
+    behind = axes and kept and kept[-1] > axes[0]
+    if aval.dtype not in _FLOATING or aval.size == 0 or behind or not 1 < n <= LONGEST:
+        return None
+    return aval.size // n, n
+
+
+def _is_nothing(equation) -> bool:
+    """Whether it reduces axes of one element, and so only moves data."""
+    if equation.primitive.name not in REDUCTIONS or "index_dtype" in equation.params:
+        return False
+    (x,), (result,) = equation.invars, equation.outvars
+    is_sum_of_terms = equation.params.get("accumulation") != "order_independent"
+    is_array = not isinstance(x, Literal) and x.aval.dtype in _FLOATING
+    return is_array and is_sum_of_terms and x.aval.size == result.aval.size != 0
+
+
+def is_source(equation) -> bool:
+    """Positions and constants, which a kernel makes rather than reads."""
+    name = equation.primitive.name if equation is not None else ""
+    if name == "iota":
+        return equation.outvars[0].aval.dtype == np.int32
+    return name == "broadcast_in_dim" and isinstance(equation.invars[0], Literal)
+
+
+class Read(NamedTuple):
+    """How an equation sees an array, its root: sizes and steps of axes of rows, and of columns.
+
+    Without axes, all rows have the same, or all columns.
+    """
+
+    root: Any
+    rows: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
+    canonical: bool = False
+
+
+def _axes(shape, steps) -> list[tuple[int, int]]:
+    return [(n, step) for n, step in merged_axes(shape, steps)]
+
+
+def _split(axes, n: int):
+    """Axes of rows and of columns, the last ``n`` elements; None where they cannot be told."""
+    rows: list[tuple[int, int]] = []
+    columns: list[tuple[int, int]] = []
+    for size, step in reversed(axes):
+        inner = math.gcd(size, n)
+        if inner not in (size, n):
+            return None
+        if inner > 1:
+            columns.insert(0, (inner, step))
+        if size > inner:
+            rows.insert(0, (size // inner, step * inner))
+        n //= inner
+    return tuple(tuple(part) if any(step for _, step in part) else () for part in (rows, columns))
+
+
+class _Views:
+    """Variables that are others, their roots, in the same memory."""
+
+    def __init__(self):
+        self.views: dict[Any, View] = {}
+
+    def note(self, equation, may_enter: bool) -> bool:
+        """Whether the equation's result is one; ``may_enter`` as in :func:`view_of`."""
+        view = view_of(equation, self.views, may_enter)
+        if view is None and _is_nothing(equation):
+            (x,), axes = equation.invars, equation.params["axes"]
+            view = self.of(x)
+            steps = tuple(step for d, step in enumerate(view.steps) if d not in axes)
+            view = dataclasses.replace(view, steps=steps)
+        if view is not None:
+            self.views[equation.outvars[0]] = view
+        return view is not None
+
+    def of(self, variable) -> View:
+        return self.views.get(variable) or View(variable, row_major(variable.aval.shape))
+
+    def root(self, variable):
+        return self.of(variable).root
+
+    def reads(self, equation, rows: int, n: int) -> list[Literal | Read] | None:
+        """How the equation sees its operands.
+
+        None where it is not one of row programs of this shape.
+        """
+        shape, size = equation.outvars[0].aval.shape, equation.outvars[0].aval.size
+        is_reduction = equation.primitive.name in REDUCTIONS
+        if is_reduction:
+            shape = equation.invars[0].aval.shape
+        if size not in (rows, rows * n) or (is_reduction and reduced(equation) != (rows, n)):
+            return None
+        found: list[Literal | Read] = []
+        for atom in equation.invars:
+            if isinstance(atom, Literal):
+                found.append(atom)
+                continue
+            view = self.of(atom)
+            # An axis of one element and an array without axes are broadcast.
+            pairs = zip(view.steps, atom.aval.shape, shape, strict=False)
+            axes = _axes(shape, [a if m == k else 0 for a, m, k in pairs] or (0,) * len(shape))
+            parts = _split(axes, n if is_reduction or size != rows else 1)
+            if parts is None:
+                return None
+            found.append(Read(view.root, *parts, view.canonical))
+        return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows(Chain):
+    """A row program: ``shape`` is the number of rows, and of the elements of each."""
+
+    shape: tuple[int, int]
+
+    def steps(self) -> list[tuple[Any, list[Literal | Read]]]:
+        """The equations that compute something, and how they see their operands."""
+        views, found = _Views(), []
+        for equation in self.eqns:
+            (result,) = equation.outvars
+            enters = bool(equation.invars) and equation.invars[0] in self.invars
+            if is_source(equation):
+                found.append((equation, []))
+            elif result in self.outvars or not views.note(equation, enters):
+                reads = views.reads(equation, *self.shape)
+                assert reads is not None, equation
+                found.append((equation, reads))
+        return found
+
+
+# --- finding them -----------------------------------------------------------------------
+
+
+class _Group:
+    """Equations that are joined, as a set of the bits of all groups that it was made of.
+
+    ``below`` are those of the groups that wait for it, itself among them.
+    """
+
+    def __init__(self, bits: int):
+        self.bits = self.below = bits
+        self.members: list[Any] = []
+
+
+class _Plan:
+    """The row programs of a jaxpr, and an order in which they and the other equations are run."""
+
+    def __init__(self, jaxpr):
+        self.jaxpr = jaxpr
+        self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self.views = _Views()
+        #: Of equations, by their ids.
+        self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
+        self.shapes: dict[int, tuple[int, int]] = {}
+        self.groups: dict[int, _Group] = {}
+        self.units: dict[int, Any] = {}
+        self.repeated: set[Any] = set()
+        entries = {*jaxpr.invars, *jaxpr.constvars}
+        #: Views are run by whoever needs one.
+        self.equations = [
+            e
+            for e in jaxpr.eqns
+            if not self.views.note(e, bool(e.invars) and entries.issuperset(variables(e.invars)))
+        ]
+        having = [e for e in self.equations if e.effects]
+        self.effects = {id(e): [before] for before, e in itertools.pairwise(having)}
+        self._shape()
+        self._join()
+
+    def _makers(self, equation) -> list[Any]:
+        """The equations that it waits for; one with effects waits for the one before, too."""
+        roots = (self.views.root(v) for v in variables(equation.invars))
+        before = self.effects.get(id(equation), [])
+        return [self.made_by[r] for r in roots if r in self.made_by] + before
+
+    def _continued(self, equation, shape) -> list[Any] | None:
+        """The makers whose results the equation reads element by element, as they make them.
+
+        None where it is not one of row programs of this shape.
+        """
+        reads = self.views.reads(equation, *shape)
+        if reads is None:
+            return None
+        rows, n = shape
+        found, others = [], []
+        for read in reads:
+            maker = None if isinstance(read, Literal) else self.made_by.get(read.root)
+            if maker is None:
+                continue
+            full = maker.outvars[0].aval.size == rows * n
+            if equation.primitive.name in REDUCTIONS or equation.outvars[0].aval.size != rows:
+                own = _split(_axes(shape, (n, 1) if full else (1, 0)), n)
+            else:
+                own = None if full else _split(_axes((rows,), (1,)), 1)
+            (found if (read.rows, read.columns) == own else others).append(maker)
+        return [e for e in found if e not in others]
+
+    def _shape(self) -> None:
+        """The shapes of reductions, and of what they are connected with: the first that comes."""
+        candidates = {id(e) for e in self.equations if is_elementwise(e) or reduced(e)}
+        users = collections.defaultdict(list)
+        for equation in self.equations:
+            for maker in self._makers(equation):
+                users[id(maker)].append(equation)
+        for reduction in self.equations:
+            shape = reduced(reduction)
+            queue = [reduction] if shape else []
+            while queue:
+                equation = queue.pop()
+                if id(equation) not in candidates or id(equation) in self.shapes:
+                    continue
+                makers = self._continued(equation, shape)
+                if makers is not None:
+                    self.shapes[id(equation)] = shape
+                    queue += makers
+                    queue += users[id(equation)]
+
+    def _join(self) -> None:
+        """Put equations into groups, in the order of the program."""
+        groups: list[_Group] = []
+        above: dict[int, int] = {}  # the bits of the groups that an equation waits for
+
+        def bits(equation) -> int:
+            group = self.groups.get(id(equation))
+            return group.bits if group else above[id(equation)]
+
+        for i, equation in enumerate(self.equations):
+            makers = self._makers(equation)
+            above[id(equation)] = functools.reduce(int.__or__, map(bits, makers), 0)
+            shape = self.shapes.get(id(equation))
+            if shape is None:
+                continue
+            same = [e for e in self._continued(equation, shape) if self.shapes.get(id(e)) == shape]
+            candidates = {id(g): g for g in (self.groups[id(e)] for e in same)}.values()
+            mine: list[_Group] = []
+            for group in sorted(candidates, key=lambda g: len(g.members), reverse=True):
+                # What the equation and those before it wait for may not wait for this one.
+                both = [*mine, group]
+                inside = {id(e) for e in same if self.groups[id(e)] in both}
+                waited_for = [bits(e) for e in makers if id(e) not in inside]
+                waited_for += [g.bits for g in mine]
+                is_free = not any(group.below & b for b in waited_for)
+                is_free &= not any(g.below & group.bits for g in mine)
+                if is_free and sum(len(g.members) for g in both) < LARGEST:
+                    mine = both
+            joined = _Group(1 << i)
+            joined.members = [e for g in mine for e in g.members] + [equation]
+            for group in mine:
+                joined.bits |= group.bits
+                joined.below |= group.below
+                groups.remove(group)
+            self.groups.update((id(e), joined) for e in joined.members)
+            groups.append(joined)
+            for group in groups:
+                if group.below & (joined.bits | above[id(equation)]):
+                    group.below |= joined.below
+
+    def _programs(self) -> None:
+        """Which equations are one program: units, of each equation its members or itself."""
+        for equation in self.equations:
+            group = self.groups.get(id(equation))
+            is_program = group and any(e.primitive.name in REDUCTIONS for e in group.members)
+            if is_program:
+                group.members.sort(key=lambda e: self.position[id(e)])
+            self.units[id(equation)] = group.members if is_program else equation
+
+    def _outside(self) -> dict[Any, list[Any]]:
+        """Of each variable that is needed outside of its unit, the equations that need it."""
+        results = variables(self.jaxpr.outvars)
+        needed: dict[Any, list[Any]] = {self.views.root(v): [None] for v in results}
+        for equation in self.equations:
+            for v in variables(equation.invars):
+                root = self.views.root(v)
+                maker = self.made_by.get(root)
+                if maker and self.units[id(maker)] is not self.units[id(equation)]:
+                    needed.setdefault(root, []).append(equation)
+        return needed
+
+    def _repeat(self, needed) -> None:
+        """Find what programs compute again rather than read.
+
+        XLA would not store either what takes a few operations on an array that is in memory
+        anyway, such as ``x - mean`` for a derivative.  ``needed`` is updated.
+        """
+        for members in {id(u): u for u in self.units.values() if isinstance(u, list)}.values():
+            shape = self.shapes[id(members[0])]
+            mine = {v: e for e in members for v in e.outvars}
+            #: Of each result, the arrays in memory and the results that it takes to repeat it.
+            cones: dict[Any, tuple[frozenset[Any], frozenset[Any]]] = {}
+            for equation in members:
+                (v,) = equation.outvars
+                users = needed.get(v, [])
+                if v.aval.size == shape[0]:
+                    cones[v] = frozenset(), frozenset()
+                    continue
+                arrays, cone = frozenset(), frozenset([v])
+                for read in self.views.reads(equation, *shape):
+                    if isinstance(read, Literal) or is_source(self.made_by.get(read.root)):
+                        continue
+                    if read.root in mine:
+                        arrays, cone = arrays | cones[read.root][0], cone | cones[read.root][1]
+                    elif read.rows and read.columns:
+                        arrays |= {read.root}
+                repeated = (
+                    equation.primitive.name not in _LONG
+                    and len(arrays) <= 1
+                    and len(cone) <= REPEATED
+                    and all(self._may_repeat(equation, user, shape) for user in users)
+                )
+                cones[v] = (arrays, cone) if repeated else (frozenset([v]), frozenset())
+            for v, equation in reversed(mine.items()):
+                if v in needed and v in cones[v][1]:
+                    self.repeated.add(v)
+                    users = needed.pop(v)
+                    for read in self.views.reads(equation, *shape):
+                        if not isinstance(read, Literal) and read.root in mine:
+                            needed.setdefault(read.root, []).extend(users)
+
+    def _may_repeat(self, equation, user, shape) -> bool:
+        """Whether the user is in another program, which can as well compute what it reads."""
+        if user is None or not isinstance(self.units[id(user)], list):
+            return False
+        return self.shapes[id(user)] == shape and equation in self._continued(user, shape)
+
+    def _program(self, members, outputs) -> Rows:
+        equations = {id(e): e for e in members}
+        inputs: dict[Any, None] = {}
+
+        def add(variable):
+            maker = self.made_by.get(variable)
+            if id(maker) in equations:
+                return
+            if variable in self.views.views or is_source(maker) or variable in self.repeated:
+                equations[id(maker)] = maker
+                for v in variables(maker.invars):
+                    add(v)
+            else:
+                inputs[variable] = None
+
+        for member in members:
+            for v in variables(member.invars):
+                add(v)
+        ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
+        return Rows(ordered, tuple(inputs), tuple(outputs), self.shapes[id(members[0])])
+
+    def steps(self) -> list[Any]:
+        """The row programs and the other equations, in an order in which they can be run."""
+        self._programs()
+        needed = self._outside()
+        self._repeat(needed)
+        users: dict[int, list[Any]] = collections.defaultdict(list)
+        waits: dict[int, int] = collections.Counter()
+        for equation in self.equations:
+            unit = self.units[id(equation)]
+            for maker in self._makers(equation):
+                if self.units[id(maker)] is not unit:
+                    users[id(self.units[id(maker)])].append(unit)
+                    waits[id(unit)] += 1
+
+        distinct = {id(unit): unit for unit in self.units.values()}.values()
+        first = {id(u): self.position[id(u[0] if isinstance(u, list) else u)] for u in distinct}
+        ready = [(first[id(u)], id(u), u) for u in distinct if not waits[id(u)]]
+        heapq.heapify(ready)
+        found: list[Any] = []
+        while ready:
+            _, _, unit = heapq.heappop(ready)
+            if isinstance(unit, list):
+                found.append(
+                    self._program(unit, [v for e in unit for v in e.outvars if v in needed])
+                )
+            else:
+                found.append(unit)
+            for user in users[id(unit)]:
+                waits[id(user)] -= 1
+                if not waits[id(user)]:
+                    heapq.heappush(ready, (first[id(user)], id(user), user))
+        assert len(found) == len(distinct), "row programs wait for each other"
+        return found
+
+
+def evaluate(jaxpr, operands) -> list[Any]:
+    """The results of a closed jaxpr of repjax's primitives, with its row programs as primitives."""
+
+    def compute(step: Rows, see):
+        results = rows_p.bind(*map(see, step.invars), program=step)
+        return zip(step.outvars, results, strict=True)
+
+    return run_plan(_Plan, compute, jaxpr, operands)
+
+
+_AUTO = {jax.sharding.AxisType.Auto}
+
+
+def in_rows(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, with its row programs as primitives."""
+    meshes = [jax.typeof(x).sharding.mesh for x in operands]
+    if not gpu.ROWS or not all(mesh.size < 2 and {*mesh.axis_types} <= _AUTO for mesh in meshes):
+        return list(function(*operands))
+    return evaluate(jax.make_jaxpr(function)(*map(struct_of, operands)), operands)
+
+
+def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, with what there are kernels for in them.
+
+    Which these are depends on the platform that programs are expected to be compiled for.  On
+    another one, the results have the same bits.  Kernels are for sizes that are known.
+    """
+    if not all(isinstance(n, int) for x in operands for n in x.shape):
+        return list(function(*operands))
+    return (in_rows if gpu.expected() else in_chains)(function, *operands)
+
+
+# --- the primitive ----------------------------------------------------------------------
+
+
+def _equations(*operands, program: Rows) -> list[Any]:
+    return program.evaluate(*operands)
+
+
+rows_p = Primitive(PREFIX + "rows")
+rows_p.multiple_results = True
+rows_p.def_impl(_equations)
+rows_p.def_abstract_eval(lambda *_, program: [v.aval for v in program.outvars])
+prim_requires_devices_during_lowering.add(rows_p)
+
+
+def _lower(ctx, *operands, program: Rows):
+    return mlir.lower_fun(_equations, multiple_results=True)(ctx, *operands, program=program)
+
+
+def _lower_for_gpu(ctx, *operands, program: Rows):
+    if not is_for_one_device(ctx) or not gpu.available():
+        return _lower(ctx, *operands, program=program)
+    from repjax.primitives.gpu import rows  # with it Pallas, which takes a while
+
+    kernel = functools.partial(rows.evaluate, program=program)
+    return lower_body(ctx, kernel, *operands, multiple_results=True)
+
+
+def _batch(operands, dimensions, program: Rows):
+    function = functools.partial(_equations, program=program)
+    results = in_kernels(jax.vmap(function, in_axes=tuple(dimensions), out_axes=0), *operands)
+    return results, [0] * len(results)
+
+
+mlir.register_lowering(rows_p, _lower)
+mlir.register_lowering(rows_p, _lower_for_gpu, platform="cuda")
+batching.primitive_batchers[rows_p] = _batch
