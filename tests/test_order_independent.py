@@ -95,7 +95,7 @@ def test_another_grid_is_noticed(precision):
         assert (reference.bits(actual) != reference.bits(expected)).any()
 
 
-@pytest.mark.parametrize("terms", [(1 << 17) - 1, 1 << 17, (1 << 17) + 1, (1 << 18) + 77])
+@pytest.mark.parametrize("terms", [(1 << 17) - 1, 1 << 17, (1 << 17) + 1, (1 << 18) + 77, 1 << 22])
 def test_long_sums_of_the_highest_precision(terms):
     """The largest integers, whose sums need all of two words and, for the kernel, several parts."""
     rng = np.random.default_rng(terms)
@@ -206,43 +206,54 @@ def test_the_kernel_has_the_bits_of_the_bodies(data, precision):
                 assert_same_bits(actual, expected)
 
 
-#: Of a row or a column whose largest is below 2: integers of all bits, the largest, 2**22, and
-#: those at the ends of digits of 11 bits.
-EXTREMES = np.ldexp(
-    np.float32(
-        [(1 << 23) - 1, -(1 << 23) + 1, 1 << 21, (1 << 10) - 1, 1 << 10, -(1 << 10), -(1 << 10) - 1]
-    ),
-    [-22, -22, -21, -21, -21, -21, -21],
-)
+#: Integers at the ends of digits, of 11 bits or with HIGHEST of 10, and a power of two; as
+#: fractions of 2.
+ENDS = {
+    None: np.float32([0x3FF, 0x400, -0x400, -0x401, 1 << 21]) / (1 << 21),
+    HIGHEST: np.float32(
+        [
+            *(low + middle for low in (0x1FF, 0x200) for middle in (0, 0x7FC00, 0x80000)),
+            *(middle + high for middle in (0x7FC00, 0x80000) for high in (0x1FF00000, 0x20000000)),
+        ]
+    )
+    / (1 << 29),
+}
+#: Rounded to the largest of all, with HIGHEST to 2**30 - 64.
+LARGEST = np.nextafter(np.float32(2), np.float32(0))
 
 
-def _extremes(rng, shape):
-    x = rng.choice(EXTREMES, shape)
-    x.flat[:: max(1, min(x.shape) - 1)] = EXTREMES[0]
+def _ends(rng, shape, precision):
+    x = rng.choice([*ENDS[precision], LARGEST], shape) * rng.choice([-1, 1], shape)
+    x.flat[:: max(1, min(x.shape) - 1)] = LARGEST
     return x.astype(np.float32)
 
 
-def _largest(rng, shape):
-    return np.full(shape, EXTREMES[0])
+BLOCKS = {
+    "ends": _ends,
+    "largest": lambda rng, shape, precision: np.full(shape, LARGEST),
+    "any_bits": lambda rng, shape, precision: DATA["any_bits"](rng, shape),
+}
 
 
 @pytest.mark.skipif(not native.instruction_sets(), reason="the kernel was not compiled")
-@pytest.mark.parametrize("data", [_extremes, _largest, DATA["any_bits"]])
+@pytest.mark.parametrize("precision", [None, HIGHEST])
+@pytest.mark.parametrize("data", BLOCKS)
 @pytest.mark.parametrize(
     "shape", [(3, 255, 5), (25, 513, 65), (257, 2, 259), (64, 1, 16), (1, 2049, 70)]
 )
-def test_blocks_of_the_kernel(shape, data):
+def test_blocks_of_the_kernel(shape, data, precision):
     """Around the sizes of its tiles, strips of 24 rows, blocks of 256 rows, columns and words of
-    16 bits (128 float64), and pairs of terms; with both operands stored in both ways."""
+    16 bits (128 or 64 float64), and pairs of terms; with both operands stored in both ways."""
     m, k, n = shape
     rng = np.random.default_rng(k)
-    lhs, rhs = data(rng, (m, k)), data(rng, (k, n))
-    expected = run(order_independent.dot_general_body, lhs, rhs, dimension_numbers=MATRIX)
+    lhs, rhs = (BLOCKS[data](rng, size, precision) for size in ((m, k), (k, n)))
+    options = {"dimension_numbers": MATRIX, "precision": precision}
+    expected = run(order_independent.dot_general_body, lhs, rhs, **options)
     for _ in each_instruction_set():
         for flip_lhs, flip_rhs in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            numbers = (((1 - flip_lhs,), (flip_rhs,)), ((), ()))
+            options["dimension_numbers"] = (((1 - flip_lhs,), (flip_rhs,)), ((), ()))
             stored = lhs.T if flip_lhs else lhs, rhs.T if flip_rhs else rhs
-            actual = run(kernel.order_independent_dot_general, *stored, dimension_numbers=numbers)
+            actual = run(kernel.order_independent_dot_general, *stored, **options)
             assert_same_bits(actual, expected)
 
 

@@ -15,6 +15,7 @@ typedef int8_t Element;
 typedef int64_t Result;
 constexpr int kLanes = 16, kVectors = 4, kRows = 16;
 constexpr int64_t kStep = 64, kTile = kRows * kStep;
+constexpr int kHigh = 24;
 constexpr int64_t kTerms = 512;  // of rows and of columns for one tile: half of an L1 cache each
 
 constexpr int sums_of(int digits) { return digits == 3 ? 5 : 8; }
@@ -263,8 +264,8 @@ static Tile<int8_t, int64_t> tile_for(int vectors, int64_t rows) {
 
 template <int kDigits>
 constexpr Products<int8_t> kProducts = {
-    kLanes, kVectors, kTerms, kDigits, kStep, kRows, tile_for<kDigits>,
-    left<kDigits>, right<kDigits>, begin, end};
+    kLanes, kVectors, kTerms, kDigits, kStep, kRows, kHigh, int64_t(1) << 24,
+    tile_for<kDigits>, left<kDigits>, right<kDigits>, begin, end};
 
 // Whether a product of pseudorandom integers has the sums, modulo 2**64, of plain arithmetic.
 template <int kDigits>

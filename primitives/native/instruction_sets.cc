@@ -111,8 +111,13 @@ static inline Vector widen(const float* x) { return _mm512_cvtps_pd(_mm256_loadu
 #endif
 namespace avx512 {
 namespace words {
+constexpr int kDigits = 2;
 #include "words.h"
 }  // namespace words
+namespace long_words {
+constexpr int kDigits = 3;
+#include "words.h"
+}  // namespace long_words
 }  // namespace avx512
 #if defined(REPJAX_AMX)
 #if defined(__clang__)
@@ -231,12 +236,13 @@ const InstructionSet kAvx512 = {
 const InstructionSet kAvx512Vnni = {
     "AVX512_VNNI", avx512::floats::kChains, avx512::integers::kProducts,
     avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise,
-    &avx512::words::kProducts};
+    {&avx512::words::kProducts, &avx512::long_words::kProducts}};
 #if defined(REPJAX_AMX)
 const InstructionSet kAvx512Amx = {
     "AVX512_AMX", avx512::floats::kChains, avx512::integers::kProducts,
     avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise,
-    &avx512::words::kProducts, {&avx512::digits::kProducts<3>, &avx512::digits::kProducts<4>}};
+    {&avx512::words::kProducts, &avx512::long_words::kProducts},
+    {&avx512::digits::kProducts<3>, &avx512::digits::kProducts<4>}};
 #endif
 const InstructionSet kAvx2 = {
     "AVX2", avx2::floats::kChains, avx2::integers::kProducts,

@@ -65,7 +65,6 @@ struct Grids {
 // Of an integer: all, or the lower bits with a sign, or the others.
 enum class Part { kWhole, kLow, kHigh };
 constexpr int kLow = 15;
-constexpr int kHigh = 24;  // sums of digits (digits.h) are high * 2**kHigh + low
 
 // Elements x[at[i] + j] of float32, i < rows and j < columns, that are to be multiplied by the
 // scales row[i] and column[j] and rounded to integers.
@@ -78,7 +77,7 @@ struct Panel {
 };
 
 // Exact sums of products of integers, which are held by float64 (integers.h), by digits of 8 bits
-// (digits.h), or if they have up to 22 bits by words of 16 bits (words.h).
+// (digits.h), or by words of 16 bits (words.h).
 template <class Element>
 struct Products {
   // Of float64 powers of two, of the others exponents.
@@ -89,6 +88,10 @@ struct Products {
   int planes;     // elements of an integer
   int64_t step;   // what terms are filled up to
   int64_t strip;  // rows of the left operand that are rounded together, and stay in the L1 cache
+  // Sums of integers of more than 22 bits are high * 2**shift + low, of at most so many terms;
+  // longer ones of float64 are carried.
+  int shift;
+  int64_t most;
   Tile<Element, int64_t> (*tile_for)(int vectors, int64_t rows);
   // Rounds the left operand, in rows of so many elements (digits: in tiles), or the right one, in
   // rows of the width of a panel.
@@ -128,8 +131,9 @@ struct InstructionSet {
   const Sums& sums;
   const Grids& grids;
   const Elementwise& elementwise;
-  const Products<int16_t>* words = nullptr;
-  const Products<int8_t>* digits[2] = {};  // three, and four for more than 22 bits
+  // For up to 22 bits, and for more.
+  const Products<int16_t>* words[2] = {};
+  const Products<int8_t>* digits[2] = {};
 };
 
 // The one that is used.

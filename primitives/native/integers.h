@@ -73,4 +73,4 @@ static void right(const Panel<double>& from, Part part, double* to, int64_t row)
 }
 
 static const Products<double> kProducts = {kLanes, kVectors, kTerms, 1, 16, 24,
-                                           tile_for, left, right};
+                                           kLow, int64_t(1) << 17, tile_for, left, right};

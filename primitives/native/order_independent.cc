@@ -26,12 +26,9 @@ constexpr int64_t kRun = 16;         // elements that lie together and are worth
 
 // Integers of up to 22 bits have products whose sums are below 2**51 for 128 terms, and fit into
 // 64 bits for as many as t allows.  Longer ones, of up to 30 bits, are split in the right operand:
-// products with its parts have such sums for kTerms30, and fit for kMost.  As digits of 8 bits they
-// are whole, and the two words of a sum fit for kMostDigits.
+// products with its parts have such sums for kTerms30.  As words and digits they are whole.
 constexpr int64_t kBits = 22;
 constexpr int64_t kTerms30 = 64;
-constexpr int64_t kMost = 1 << 17;
-constexpr int64_t kMostDigits = 1 << 24;
 
 constexpr int64_t kRows = 256, kColumns = 256;  // of a block: all of it stays in the L2 cache
 constexpr int64_t kLeastRows = 13, kLeastTiles = 32;  // that repay rounding `right` once more
@@ -202,9 +199,9 @@ void run_block(const Problem& p, const Element* integers,
   float* out = p.out + p.g.offset(kOut, g);
   if (integers) integers += p.g.offset(kLhs, g);
 
-  constexpr bool kByDigits = std::is_same_v<Element, int8_t>;
-  const bool two_words = t > kBits, is_split = two_words && !kByDigits;
-  const bool is_long = is_split && p.k.size > kMost;
+  constexpr bool kWhole = !std::is_same_v<Element, double>;
+  const bool two_words = t > kBits, is_split = two_words && !kWhole;
+  const bool is_long = is_split && p.k.size > set.most;
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = (columns + width - 1) / width, row = panels * width;
@@ -300,7 +297,7 @@ void run_block(const Problem& p, const Element* integers,
             for (int r = 0; r < tile.rows; ++r) {
               x[r] = integers ? integers + lhs_m[i0 + i + r] : left + (i + r) * left_row;
               to[r] = parts[part].second + (i0 + i + r) * row + j * width;
-              if (kByDigits && two_words) to[16 + r] = to[r] + sums;
+              if (kWhole && two_words) to[16 + r] = to[r] + sums;
             }
             tile.run(here_k, x, integers ? lhs_k.data() : strip_k.data(),
                      right + (part * panels + j) * panel, packed_k.data(), to, first, false);
@@ -309,14 +306,13 @@ void run_block(const Problem& p, const Element* integers,
         }
       }
     }
-    first = is_long && (k0 + terms) % kMost == 0;
+    first = is_long && (k0 + terms) % set.most == 0;
     if (first || (is_long && k0 + terms >= p.k.size)) {
       functions.grids.carry({high, low, kLow}, sums, words, words + sums);
     }
   }
 
-  const int shift = is_long ? 32 : kByDigits ? kHigh : kLow;
-  const Sum total = is_long ? Sum{words, words + sums, shift} : Sum{high, low, shift};
+  const Sum total = is_long ? Sum{words, words + sums, 32} : Sum{high, low, set.shift};
   const bool direct = contiguous(out_n.data(), columns);
   float* const results = direct ? nullptr : scratch<kResults, float>(16 * columns);
   for (int64_t i0 = 0; i0 < rows; i0 += 16) {
@@ -477,14 +473,15 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   };
   const InstructionSet& set = instruction_set();
   const Products<int8_t>* const digits = set.digits[t > kBits];
+  const Products<int16_t>* const words = set.words[t > kBits];
   // By the number of instructions: tiles multiply four times as many as vectors do, but each use of
   // an element is rounded.
-  const bool by_digits = digits && longest <= kMostDigits &&
+  const bool by_digits = digits && longest <= digits->most &&
                          in_tiles / 64 + (shared ? uses / 2 : 0) <= products / 16;
   if (by_digits) {
     run(*digits, float(), static_cast<int8_t*>(nullptr));
-  } else if (set.words && t <= kBits && !shared) {
-    run(*set.words, float(), static_cast<int16_t*>(nullptr));
+  } else if (words && longest <= words->most && !shared) {
+    run(*words, float(), static_cast<int16_t*>(nullptr));
   } else {
     Memory memory = shared ? take_memory(a_count) : Memory{};
     run(set.integers, double(), memory.words.get());
