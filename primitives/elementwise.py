@@ -9,6 +9,9 @@ primitive, ``repjax_chains``: all of a level together.  Where there is no kernel
 several devices, which XLA would have to split it over), the primitive is its equations again: the
 same bits.
 
+A pairwise sum of what a chain makes is a primitive of its own, ``repjax_chain_sum``, whose kernel
+computes the terms as it adds them, so that they are never in memory.
+
 A chain may neither wait for what another needs of it nor the other way round.  So each
 elementwise equation has a *level*: how many equations that are not elementwise, or of another
 size, there are at most on the way to it.  A chain is a connected set of equations of one level
@@ -17,6 +20,7 @@ and size.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -27,13 +31,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src.dispatch import prim_requires_devices_during_lowering
-from jax.extend.core import Literal, Primitive
+from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
 from repjax.primitives import native
 from repjax.primitives.arithmetic import canonicalize_p, multiplication_chain
 from repjax.primitives.define import HALVES, is_for_one_device
 from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
+from repjax.primitives.reduce.sums import call_kernel
 
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
 _FLOATING = frozenset((_FLOAT, *HALVES))
@@ -312,6 +317,14 @@ class Chain:
         return [environment[v] for v in self.outvars]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sum:
+    """The equation of a sum, and the chain of its terms, whose only output is the operand."""
+
+    chain: Chain
+    equation: Any
+
+
 def variables(atoms) -> list[Any]:
     return [v for v in atoms if not isinstance(v, Literal)]
 
@@ -323,6 +336,17 @@ def run(equation, environment) -> None:
         results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     results = results if primitive.multiple_results else [results]
     environment.update(zip(equation.outvars, results, strict=True))
+
+
+def _is_pairwise_sum(equation) -> bool:
+    """Whether an equation is a sum that the kernel knows, over neighbouring axes of an array."""
+    if equation.primitive.name != PREFIX + "reduce_sum":
+        return False
+    (x,), axes = equation.invars, equation.params["axes"]
+    if isinstance(x, Literal) or x.aval.dtype != _FLOAT or x.aval.size == 0 or not axes:
+        return False
+    together = max(axes) - min(axes) + 1 == len(axes)
+    return together and equation.params["accumulation"] == "pairwise"
 
 
 class _Plan:
@@ -338,6 +362,8 @@ class _Plan:
         for equation in jaxpr.eqns:
             self._classify(equation)
         self._sink()
+        self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
+        self.sums = self._sums()
 
     def _root(self, variable):
         return self.views[variable].root if variable in self.views else variable
@@ -385,8 +411,9 @@ class _Plan:
     def _members(self) -> dict[int, list[Any]]:
         """Of each elementwise equation, by its id, the elementwise equations of its chain."""
         chains: dict[int, list[Any]] = {}
+        live = self._live()
         for equation in self.jaxpr.eqns:
-            if id(equation) not in self.elementwise:
+            if id(equation) not in live:
                 continue
             mine = chains[id(equation)] = [equation]
             for root in self._roots(equation):
@@ -408,18 +435,82 @@ class _Plan:
             (variable,) = maker.invars
         return None
 
-    def _chain(self, members, outputs, position) -> Chain:
+    def _sums(self) -> dict[int, Sum]:
+        """The sums whose terms are computed as they are added, by the ids of their equations."""
+        users = collections.Counter(
+            r for e in self.jaxpr.eqns if id(e) in self.levels for r in set(self._roots(e))
+        )
+        users.update(self._root(v) for v in variables(self.jaxpr.outvars))
+        found = {}
+        for equation in self.jaxpr.eqns:
+            if not _is_pairwise_sum(equation):
+                continue
+            (operand,) = equation.invars
+            steps = row_major(operand.aval.shape)
+            view = self.views.get(operand) or View(operand, steps)
+            if view.steps != steps or view.root.aval.size != operand.aval.size:
+                continue
+            members = self._terms(view.root)
+            # What others need too is computed again, if it is little and not in the cache.
+            is_large = operand.aval.size > native.LARGE
+            is_shared = any(users[e.outvars[0]] > 1 for e in members)
+            if is_shared and (not is_large or len(members) >= _MANY):
+                continue
+            if not (members or view.canonical):
+                continue
+            chain = self._chain(members, [operand])
+            if not is_large or self._are_read_along(chain):
+                found[id(equation)] = Sum(chain, equation)
+        return found
+
+    def _terms(self, root) -> list[Any]:
+        """The elementwise equations, of arrays of one size, that the root follows from."""
+        members, new = {}, [root]
+        while new:
+            maker = self.made_by.get(new.pop())
+            if id(maker) in self.elementwise and id(maker) not in members:
+                members[id(maker)] = maker
+                new += (r for r in self._roots(maker) if self._fits(r, maker))
+        return list(members.values())
+
+    def _are_read_along(self, chain: Chain) -> bool:
+        """Whether large operands are in memory, in the order in which the chain takes them.
+
+        XLA can fuse what makes them with the first additions instead.
+        """
+        size = chain.outvars[0].aval.size
+        for v in variables(u for e in chain.eqns for u in e.invars):
+            steps = self.views[v].steps if v in self.views else row_major(v.aval.shape)
+            if (long := _long(v.aval.shape, steps)) and long[-1][1] not in (0, 1):
+                return False
+        makers = [self.made_by.get(v) for v in chain.invars if v.aval.size == size]
+        return all(e is None or e.primitive.name in _CALLS for e in makers)
+
+    def _live(self) -> set[int]:
+        """The elementwise equations that something but the terms of sums needs, by their ids."""
+        needed = {self._root(v) for v in variables(self.jaxpr.outvars)}
+        live = set()
+        for equation in reversed(self.jaxpr.eqns):
+            if id(equation) in self.sums:
+                needed.update(self.sums[id(equation)].chain.invars)
+            elif id(equation) not in self.elementwise:
+                needed.update(self._roots(equation) if id(equation) in self.levels else ())
+            elif equation.outvars[0] in needed:
+                live.add(id(equation))
+                needed.update(self._roots(equation))
+        return live
+
+    def _chain(self, members, outputs) -> Chain:
         equations = {id(e): e for e in members}
         inputs: dict[Any, None] = {}
-        for member in members:
-            for v in variables(member.invars):
-                while v in self.views:
-                    maker = self.made_by[v]
-                    equations[id(maker)] = maker
-                    (v,) = maker.invars
-                if id(self.made_by.get(v)) not in equations:
-                    inputs[v] = None
-        ordered = tuple(sorted(equations.values(), key=lambda e: position[id(e)]))
+        for v in (*outputs, *(v for member in members for v in variables(member.invars))):
+            while v in self.views:
+                maker = self.made_by[v]
+                equations[id(maker)] = maker
+                (v,) = maker.invars
+            if id(self.made_by.get(v)) not in equations:
+                inputs[v] = None
+        ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
         return Chain(ordered, tuple(inputs), tuple(outputs))
 
     def steps(self) -> list[Any]:
@@ -428,7 +519,6 @@ class _Plan:
         The chains of a level for the kernel in a tuple; those that are left to XLA; equations of
         no chain.  Views are not among them: whoever needs one makes it.
         """
-        position = {id(e): i for i, e in enumerate(self.jaxpr.eqns)}
         members_of = self._members()
         users: dict[Any, list[Any]] = {}  # an equation of no chain, the members of one, or None
         entering: dict[Any, list[Any]] = {}  # of what is made canonical, but not in chains
@@ -440,8 +530,13 @@ class _Plan:
                     entering.setdefault(entry, []).append(user)
 
         for equation in self.jaxpr.eqns:
-            if id(equation) in self.levels:
-                note(equation.invars, members_of.get(id(equation), equation))
+            if id(equation) in self.sums:
+                for v in self.sums[id(equation)].chain.invars:
+                    users.setdefault(v, []).append(equation)
+            elif id(equation) in members_of:
+                note(equation.invars, members_of[id(equation)])
+            elif id(equation) in self.levels and id(equation) not in self.elementwise:
+                note(equation.invars, equation)
         note(self.jaxpr.outvars, None)
 
         found: list[tuple[int, int, Any]] = []
@@ -459,7 +554,7 @@ class _Plan:
             made = [e.outvars[0] for e in members]
             outputs = [v for v in made if any(u is not members for u in users.get(v, ()))]
             if outputs:
-                chain = self._chain(members, outputs, position)
+                chain = self._chain(members, outputs)
                 neighbours = [u for v in outputs for u in users[v] if not isinstance(u, list)]
                 neighbours += [self.made_by.get(v) for v in chain.invars]
                 others = [e for e in neighbours if id(e) not in self.elementwise]
@@ -471,7 +566,7 @@ class _Plan:
                 level = self.levels[id(equation)]
                 if equation.effects:  # in their order
                     level = lowest = max(level, lowest)
-                found.append((level, 1, equation))
+                found.append((level, 1, self.sums.get(id(equation), equation)))
         return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
 
 
@@ -517,19 +612,22 @@ def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
         return environment[variable]
 
     for step in plan.steps():
-        if isinstance(step, (tuple, Chain)):
+        if not isinstance(step, JaxprEqn):
             environment.update(compute(step, see))
-        else:
-            for v in variables(step.invars):
-                see(v)
-            run(step, environment)
+            continue
+        for v in variables(step.invars):
+            see(v)
+        run(step, environment)
     return [v.val if isinstance(v, Literal) else see(v) for v in inner.outvars]
 
 
-def _compute(step: Chain | tuple[Chain, ...], see):
-    """A chain equation by equation, or those that are for the kernel."""
+def _compute(step: Chain | Sum | tuple[Chain, ...], see):
+    """A chain equation by equation, a sum, or the chains that are for the kernel."""
     if isinstance(step, Chain):
         return zip(step.outvars, step.evaluate(*map(see, step.invars)), strict=True)
+    if isinstance(step, Sum):
+        result = chain_sum_p.bind(*map(see, step.chain.invars), sum=step)
+        return [(step.equation.outvars[0], result)]
     results = chains_p.bind(*(see(v) for c in step for v in c.invars), chains=step)
     return zip((v for c in step for v in c.outvars), results, strict=True)
 
@@ -603,7 +701,7 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
 
     outputs: list[int] = []
     for v in chain.outvars:
-        value = values[v]
+        value = read(v, v.aval.shape)
         if v.aval.dtype in HALVES:
             value = emit(f"narrow_{v.aval.dtype}", value)
         if value in (*taken.values(), *emit.constants.values(), *outputs):
@@ -670,26 +768,57 @@ def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:
     ]
 
 
-chains_p = Primitive(PREFIX + "chains")
-chains_p.multiple_results = True
-chains_p.def_impl(_equations)
-chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outvars])
-prim_requires_devices_during_lowering.add(chains_p)
+def _terms_and_sum(*operands, sum: Sum):
+    """A sum of the terms that a chain gives, equation by equation."""
+    (terms,) = sum.chain.evaluate(*operands)
+    return sum.equation.primitive.bind(terms, **sum.equation.params)
 
 
-def _lower(ctx, *operands, chains: tuple[Chain, ...]):
-    on_cpu = set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
-    may_call = on_cpu and is_for_one_device(ctx) and native.available()
-    function = _kernel if may_call else _equations
-    function = functools.partial(function, chains=chains)
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+def _sum_kernel(*operands, sum: Sum):
+    by_variable = dict(zip(sum.chain.invars, operands, strict=True))
+    roots, program = _encode(sum.chain)
+    taken = (by_variable[v] for v in roots)
+    shape = sum.chain.outvars[0].aval.shape
+    return call_kernel(*taken, shape=shape, program=program, **sum.equation.params)
 
 
-def _batch(operands, dimensions, chains: tuple[Chain, ...]):
-    function = functools.partial(_equations, chains=chains)
+def _by_kernel(kernel, equations, multiple_results: bool):
+    """The lowering to the kernel where there is one, else to the equations."""
+
+    def lower(ctx, *operands, **params):
+        on_cpu = set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
+        may_call = on_cpu and is_for_one_device(ctx) and native.available()
+        function = functools.partial(kernel if may_call else equations, **params)
+        return mlir.lower_fun(function, multiple_results)(ctx, *operands)
+
+    return lower
+
+
+def _batch_chains(operands, dimensions, **params):
+    function = functools.partial(_equations, **params)
     results = in_chains(jax.vmap(function, in_axes=tuple(dimensions), out_axes=0), *operands)
     return results, [0] * len(results)
 
 
-mlir.register_lowering(chains_p, _lower)
-batching.primitive_batchers[chains_p] = _batch
+def _batch_sum(operands, dimensions, **params):
+    def function(*operands):
+        return [_terms_and_sum(*operands, **params)]
+
+    (result,) = in_chains(jax.vmap(function, in_axes=tuple(dimensions), out_axes=0), *operands)
+    return result, 0
+
+
+chains_p = Primitive(PREFIX + "chains")
+chains_p.multiple_results = True
+chains_p.def_impl(_equations)
+chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outvars])
+mlir.register_lowering(chains_p, _by_kernel(_kernel, _equations, True))
+batching.primitive_batchers[chains_p] = _batch_chains
+
+chain_sum_p = Primitive(PREFIX + "chain_sum")
+chain_sum_p.def_impl(_terms_and_sum)
+chain_sum_p.def_abstract_eval(lambda *_, sum: sum.equation.outvars[0].aval)
+mlir.register_lowering(chain_sum_p, _by_kernel(_sum_kernel, _terms_and_sum, False))
+batching.primitive_batchers[chain_sum_p] = _batch_sum
+
+prim_requires_devices_during_lowering.update((chains_p, chain_sum_p))

@@ -240,6 +240,102 @@ def test_empty_arrays_and_many_axes():
     assert_same_bits(with_kernel(function, x), without_kernel(function, x))
 
 
+# --- sums -----------------------------------------------------------------------------------
+
+SUM_KERNEL = "custom_call @repjax_reduce_sum"
+
+
+def _sums(function, *args, fused: int):
+    """The results with the kernel, which computes the terms of ``fused`` sums."""
+    text = repjax.reproducible(function).lower(*args).as_text()
+    calls = [line for line in text.splitlines() if SUM_KERNEL in line]
+    assert sum("program = dense<[" in line for line in calls) == fused, calls
+    return with_kernel(function, *args)
+
+
+def _terms(x, y, row):
+    """Of an input, of a chain with broadcasts and several types, of reshaped and of few terms."""
+    return [x, jax.numpy.where(x < y, (x * y - row).reshape(x.shape), 1.5) + (y > 0)]
+
+
+#: Around the sizes of vectors, of blocks, of long rows (2**15), steps of 8 and 8192 columns.
+SUM_SHAPES = [
+    *[((1,), 0), ((17,), 0), ((7, 64), 1), ((5, 1000), 1), ((3, 40_000), 1), ((70_001,), 0)],
+    *[((9, 5), 0), ((65, 130), 0), ((1000, 31), 0), ((20, 3, 4100), 0), ((4, 70, 9), 1)],
+    *[((2, 9000, 3), 1), ((40, 33, 2), (0, 1)), ((6, 5, 4, 3), (1, 2)), ((9, 8, 7), (0, 1, 2))],
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), SUM_SHAPES, ids=str)
+def test_sums_of_computed_terms(shape, axes):
+    n = int(np.prod(shape))
+    x, y, row = (floats(m, i).reshape(s) for i, (m, s) in enumerate([(n, shape)] * 2 + [(1, ())]))
+    row = row if len(shape) == 1 else floats(shape[-1], 3)
+
+    def sums(x, y, row):
+        return [terms.sum(axes) for terms in _terms(x, y, row)]
+
+    expected = without_kernel(sums, x, y, row)
+    for name in each_instruction_set():
+        assert_same_bits(_sums(sums, x, y, row, fused=2), expected, name)
+
+
+@pytest.mark.parametrize("axes", [0, 1, (0, 1)])
+def test_large_sums_of_computed_terms(axes):
+    shape = (1030, 600)
+    assert np.prod(shape) > native.LARGE
+    x, row = normal(618_000, 1).reshape(shape), floats(600, 2)
+    x.flat[:: 1 << 12] = floats(151, 3)
+
+    def moments(x, row):
+        centered = x - row
+        return x.sum(axes), (centered**2).sum(axes), centered.sum(axes)
+
+    expected = without_kernel(moments, x, row)
+    for name in each_instruction_set():
+        assert_same_bits(_sums(moments, x, row, fused=3), expected, name)
+
+
+def test_which_terms_are_computed_as_they_are_added():
+    x = floats(600, 1).reshape(20, 30)
+    large = np.ones((native.LARGE // 100, 101), np.float32)
+    # Terms that others need are in the cache, but not those of a large array.
+    _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), x, fused=0)
+    _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), large, fused=1)
+    # XLA adds what it makes, and what is transposed.
+    for terms in (lax.exp, lambda x: x.T * 2, lambda x: lax.exp(x) + 1):
+        plan = repjax.reproducible(lambda x, terms=terms: terms(x).sum(0)).lower(large)
+        assert SUM_KERNEL not in plan.as_text()
+
+
+def test_another_order_of_computed_terms_is_caught(monkeypatch):
+    x, y = normal(3000, 1).reshape(3, 1000), normal(3000, 2).reshape(3, 1000)
+
+    def sums(x, y):
+        return (x * y).sum(1)
+
+    expected = without_kernel(sums, x, y)
+    call = elementwise.call_kernel
+
+    def reordered(*xs, **options):  # not turned or rolled: that changes nothing
+        xs = (x.reshape(3, 10, 100).swapaxes(1, 2).reshape(3, 1000) for x in xs)
+        return call(*xs, **options)
+
+    monkeypatch.setattr(elementwise, "call_kernel", reordered)
+    assert not same_bits(_sums(sums, x, y, fused=1), expected)
+
+
+def test_batches_of_computed_terms():
+    def program(x, y):
+        return (x * y).sum(0), x.sum()
+
+    x, y = floats(1200, 1).reshape(4, 15, 20), floats(20, 2)
+    function = repjax.reproducible(program)
+    actual = jax.jit(jax.vmap(function, in_axes=(0, None)))(x, y)
+    rows = [function(row, y) for row in x]
+    assert_same_bits(actual, jax.tree.map(lambda *xs: np.stack(xs), *rows))
+
+
 # --- programs -------------------------------------------------------------------------------
 
 

@@ -1,17 +1,9 @@
 // Chains of elementwise operations on the CPU as an XLA FFI call: programs of
 // repjax.primitives.elementwise, block by block, so that what is between stays in the cache.
-//
-// `programs` holds how many there are, and of each
-//   the elements of the results, and how many inputs, outputs, constants, instructions and registers
-//   of each input: its storage, its axes, and of each axis the size and the step
-//   of each output: its storage
-//   of each constant: its register and its bits
-//   of each instruction: the operation, the register it writes and three that it reads
-//
-// The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
 
 #include "ieee.h"
 #include "instruction_sets.h"
+#include "programs.h"
 #include "threads.h"
 
 #include <algorithm>
@@ -26,45 +18,7 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kBlock = 512;      // elements of a register
 constexpr int64_t kThread = 1 << 18;  // operations that are worth a thread
-
-enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
-
-struct Axis {
-  int64_t size, step;
-};
-
-struct Input {
-  const void* data;
-  Storage storage;
-  int64_t rank;
-  const Axis* axes;
-
-  bool scalar() const { return rank == 0; }
-  bool contiguous() const { return rank == 1 && axes[0].step == 1; }
-};
-
-struct Output {
-  void* data;
-  Storage storage;
-};
-
-struct Constant {
-  int64_t to, bits;
-};
-
-struct Instruction {
-  int64_t operation, to, from[3];
-};
-
-struct Program {
-  int64_t size, input_count, output_count, constant_count, instruction_count, registers;
-  const Input* inputs;
-  const Output* outputs;
-  const Constant* constants;
-  const Instruction* instructions;
-};
 
 // The registers of a thread, which keeps them, since getting memory takes longer than a small
 // program.
@@ -148,8 +102,37 @@ void store(const Output& output, int64_t begin, int64_t count, const int32_t* fr
   }
 }
 
-// The elements [begin, end) of the outputs; begin is a multiple of kBlock.
-void run(const Program& program, const Elementwise& set, int64_t begin, int64_t end) {
+}  // namespace
+
+Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t first, Input* inputs,
+               Output* outputs) {
+  Program program;
+  program.size = *next++;
+  program.input_count = *next++;
+  program.output_count = *next++;
+  program.constant_count = *next++;
+  program.instruction_count = *next++;
+  program.registers = *next++;
+  program.inputs = inputs;
+  program.outputs = outputs;
+  for (int64_t i = 0; i < program.input_count; ++i) {
+    const int64_t rank = next[1];
+    inputs[i] = {args.get<ffi::AnyBuffer>(first + i)->untyped_data(), Storage(next[0]), rank,
+                 reinterpret_cast<const Axis*>(next + 2)};
+    next += 2 + 2 * rank;
+  }
+  for (int64_t i = 0; i < program.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
+  static_assert(sizeof(Axis) == 16 && sizeof(Constant) == 16 && sizeof(Instruction) == 40,
+                "as they are encoded");
+  program.constants = reinterpret_cast<const Constant*>(next);
+  next += 2 * program.constant_count;
+  program.instructions = reinterpret_cast<const Instruction*>(next);
+  next += 5 * program.instruction_count;
+  return program;
+}
+
+void run(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
+         int64_t origin) {
   const IeeeArithmetic ieee;
   const auto whole = [&](int64_t n) { return (n + set.lanes - 1) / set.lanes * set.lanes; };
   const int64_t block = std::min(kBlock, whole(end - begin));
@@ -161,17 +144,18 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     std::fill_n(own[program.constants[i].to], block, int32_t(program.constants[i].bits));
   }
   for (int64_t i = 0; i < inputs; ++i) {
-    if (program.inputs[i].scalar()) load(program.inputs[i], 0, block, own[i]);
+    if (program.inputs[i].same_in_blocks(begin)) load(program.inputs[i], begin, block, own[i]);
   }
   for (; begin < end; begin += kBlock) {
     const int64_t count = std::min(kBlock, end - begin);
     const bool in_place = count == whole(count);
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = program.inputs[i];
-      if (input.scalar()) continue;
-      if (in_place && input.contiguous() && input.storage == kWord) {
+      if (input.same_in_blocks(begin)) continue;
+      const int64_t together = input.together(begin);
+      if (in_place && together >= 0 && input.storage == kWord) {
         // Only read: no instruction writes to an input.
-        at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + begin;
+        at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + together;
       } else {
         load(input, begin, count, at[i] = own[i]);
       }
@@ -179,7 +163,8 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
       const bool direct = in_place && output.storage == kWord;
-      at[inputs + i] = direct ? static_cast<int32_t*>(output.data) + begin : own[inputs + i];
+      at[inputs + i] =
+          direct ? static_cast<int32_t*>(output.data) + begin - origin : own[inputs + i];
     }
     for (int64_t i = 0; i < program.instruction_count; ++i) {
       const Instruction& x = program.instructions[i];
@@ -188,10 +173,12 @@ void run(const Program& program, const Elementwise& set, int64_t begin, int64_t 
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
-      if (output.storage != kWord || !in_place) store(output, begin, count, at[inputs + i]);
+      if (output.storage != kWord || !in_place) store(output, begin - origin, count, at[inputs + i]);
     }
   }
 }
+
+namespace {
 
 // Blocks of one of the programs.
 struct Blocks {
@@ -199,6 +186,7 @@ struct Blocks {
   int64_t begin, end;
 };
 
+// encoded: how many programs there are, and the programs.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
   const int64_t* next = encoded.begin();
@@ -207,34 +195,14 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   std::vector<Output> outputs(rets.size());
   size_t input = 0, output = 0;
   for (Program& program : programs) {
-    program.size = *next++;
-    program.input_count = *next++;
-    program.output_count = *next++;
-    program.constant_count = *next++;
-    program.instruction_count = *next++;
-    program.registers = *next++;
-    program.inputs = inputs.data() + input;
-    program.outputs = outputs.data() + output;
-    const size_t last_input = input + program.input_count;
-    const size_t last_output = output + program.output_count;
-    if (last_input > args.size() || last_output > rets.size()) {
+    if (input + next[1] > args.size() || output + next[2] > rets.size()) {
       return ffi::Error::InvalidArgument("the programs are for other operands");
     }
-    for (; input < last_input; ++input) {
-      const int64_t rank = next[1];
-      inputs[input] = {args.get<ffi::AnyBuffer>(input)->untyped_data(), Storage(next[0]), rank,
-                       reinterpret_cast<const Axis*>(next + 2)};
-      next += 2 + 2 * rank;
+    program = decode(next, args, input, inputs.data() + input, outputs.data() + output);
+    input += program.input_count;
+    for (const size_t last = output + program.output_count; output < last; ++output) {
+      outputs[output].data = (*rets.get<ffi::AnyBuffer>(output))->untyped_data();
     }
-    for (; output < last_output; ++output) {
-      outputs[output] = {(*rets.get<ffi::AnyBuffer>(output))->untyped_data(), Storage(*next++)};
-    }
-    static_assert(sizeof(Axis) == 16 && sizeof(Constant) == 16 && sizeof(Instruction) == 40,
-                  "as they are encoded");
-    program.constants = reinterpret_cast<const Constant*>(next);
-    next += 2 * program.constant_count;
-    program.instructions = reinterpret_cast<const Instruction*>(next);
-    next += 5 * program.instruction_count;
   }
 
   std::vector<Blocks> parts;
@@ -252,7 +220,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   const Elementwise& set = instruction_set().elementwise;
   const int64_t threads = useful_threads(&pool, operations, kThread);
   in_parallel(&pool, threads, parts.size(), [&](int64_t i) {
-    run(*parts[i].program, set, parts[i].begin, parts[i].end);
+    run(*parts[i].program, set, parts[i].begin, parts[i].end, 0);
   });
   return ffi::Error::Success();
 }

@@ -2,16 +2,20 @@
 //
 //   out[o, c] = the sum of x[o, i, c] over i, pairwise or sequential
 //
+// The elements of x may be the results of a program (programs.h), computed as they are added.
+//
 // The bits are those of repjax.primitives.reduce.sums.  Blocks and threads follow the outputs
 // and, in a pairwise sum, the tree: the sums of elements a power of two apart come first.
 
 #include "instruction_sets.h"
+#include "programs.h"
 #include "threads.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -25,6 +29,8 @@ constexpr int64_t kBlock = 1 << 15;    // elements of rows that are added togeth
 constexpr int64_t kLongRow = 1 << 15;  // elements of a row whose partial sums stay in the cache
 constexpr int64_t kColumns = 512;      // of a block
 constexpr int64_t kStep = 64;          // rows that are added in one step
+// The same where terms are computed: one row after the other, so that they have to be long.
+constexpr int64_t kComputedColumns = 8192, kComputedStep = 8;
 
 // Calls block(i) for i in [0, blocks), which are so many operations; without a pool in this thread.
 template <class Block>
@@ -36,61 +42,104 @@ std::unique_ptr<float[]> buffer(int64_t size) {
   return std::unique_ptr<float[]>(new float[size]);
 }
 
-// out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows.
-void pairwise(const Sums& sums, const float* x, int64_t n, int64_t width, float* out,
+// What is added: elements in memory, or those of a program.
+struct Terms {
+  const float* x = nullptr;
+  const Program* program = nullptr;
+  int64_t first = 0;
+
+  Terms from(int64_t i) const { return {program ? x : x + i, program, first + i}; }
+
+  // So many elements from `begin` on, where they are, or at `to`.
+  const float* get(int64_t begin, int64_t count, float* to) const {
+    if (!program) return x + begin;
+    Program here = *program;
+    const Output output = {to, kWord};
+    here.outputs = &output;
+    const int64_t at = first + begin;
+    repjax::run(here, instruction_set().elementwise, at, at + count, at);
+    return to;
+  }
+
+  // Rows `row` apart, which are `*row` apart there.
+  const float* get(int64_t begin, int64_t rows, int64_t* row, int64_t width, float* to) const {
+    if (!program) return x + begin;
+    if (*row == width) return get(begin, rows * width, to);
+    for (int64_t i = 0; i < rows; ++i) get(begin + i * *row, width, to + i * width);
+    *row = width;
+    return to;
+  }
+
+  float* memory(int64_t count) const { return program ? scratch<kStaged, float>(count) : nullptr; }
+  int64_t operations() const { return program ? 1 + program->instruction_count : 1; }
+};
+
+// out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an 8th.
+void pairwise(const Sums& sums, Terms x, int64_t n, int64_t width, float* out,
               ffi::ThreadPool* pool) {
   std::unique_ptr<float[]> partial;
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_row(x, n, scratch.get(), out);
+      sums.pairwise_row(x.get(0, n, x.memory(n)), n, scratch.get(), out);
       return;
     }
+    const int64_t step = x.program ? kComputedStep : kStep;
+    const int64_t block_columns = x.program ? kComputedColumns : kColumns;
     int64_t left = 1;
-    while (left * kStep < n) left *= 2;
+    while (left * step < n) left *= 2;
     // Rows a multiple of `left` apart lie below each other in a matrix whose last row is not full.
     const int64_t columns = left * width, rows = (n + left - 1) / left;
     const int64_t full = n * width - (rows - 1) * columns;
     auto next = left == 1 ? nullptr : buffer(columns);
     float* to = left == 1 ? out : next.get();
-    run(pool, (columns + kColumns - 1) / kColumns, n * width, [=, &sums](int64_t block) {
-      auto scratch = buffer(kStep * kColumns / 4);
-      int64_t begin = block * kColumns;
-      const int64_t end = std::min(begin + kColumns, columns);
+    const int64_t operations = n * width * x.operations();
+    const int64_t blocks = (columns + block_columns - 1) / block_columns;
+    run(pool, blocks, operations, [=, &sums](int64_t block) {
+      auto scratch = buffer(step * block_columns / 4);
+      float* const terms = x.memory(step * block_columns);
+      int64_t begin = block * block_columns;
+      const int64_t end = std::min(begin + block_columns, columns);
       while (begin < end) {
         const bool in_last = begin < full;
         const int64_t stop = in_last ? std::min(end, full) : end;
-        sums.pairwise(x + begin, in_last ? rows : rows - 1, columns, stop - begin, scratch.get(),
-                      to + begin);
+        const int64_t here = in_last ? rows : rows - 1;
+        int64_t row = columns;
+        const float* const from = x.get(begin, here, &row, stop - begin, terms);
+        sums.pairwise(from, here, row, stop - begin, scratch.get(), to + begin);
         begin = stop;
       }
     });
     if (left == 1) return;
     partial = std::move(next);
-    x = partial.get();
+    x = {partial.get()};
     n = left;
   }
-  std::copy_n(x, width, out);
+  const float* const from = x.get(0, width, out);
+  if (from != out) std::copy_n(from, width, out);
 }
 
-void pairwise(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
+void pairwise(const Sums& sums, const Terms& x, int64_t outer, int64_t n, int64_t inner,
               float* out, ffi::ThreadPool* pool) {
   const int64_t threads = pool->num_threads();
   if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
     const int64_t rows = std::max<int64_t>(1, kBlock / n);
-    run(pool, (outer + rows - 1) / rows, outer * n, [=, &sums](int64_t block) {
+    const int64_t operations = outer * n * x.operations();
+    run(pool, (outer + rows - 1) / rows, operations, [=, &sums](int64_t block) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      for (int64_t o = block * rows; o < std::min(outer, (block + 1) * rows); ++o) {
-        sums.pairwise_row(x + o * n, n, scratch.get(), out + o);
+      const int64_t o = block * rows, here = std::min(rows, outer - o);
+      const float* const from = x.get(o * n, here * n, x.memory(here * n));
+      for (int64_t i = 0; i < here; ++i) {
+        sums.pairwise_row(from + i * n, n, scratch.get(), out + o + i);
       }
     });
   } else if (outer >= 2 * threads) {
-    run(pool, outer, outer * n * inner, [=, &sums](int64_t o) {
-      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, nullptr);
+    run(pool, outer, outer * n * inner * x.operations(), [=, &sums](int64_t o) {
+      pairwise(sums, x.from(o * n * inner), n, inner, out + o * inner, nullptr);
     });
   } else {
     for (int64_t o = 0; o < outer; ++o) {
-      pairwise(sums, x + o * n * inner, n, inner, out + o * inner, pool);
+      pairwise(sums, x.from(o * n * inner), n, inner, out + o * inner, pool);
     }
   }
 }
@@ -127,21 +176,36 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
   });
 }
 
-ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, std::string_view accumulation,
+// sizes: of the three axes of x, which is the operand or the result of the program.
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
+                  std::string_view accumulation, ffi::Span<const int64_t> encoded,
                   ffi::ResultBuffer<ffi::F32> out) {
-  const auto shape = x.dimensions();
-  if (shape.size() != 3 || shape[1] == 0) {
+  if (sizes.size() != 3 || sizes[1] == 0 || args.size() == 0) {
     return ffi::Error::InvalidArgument("expected an array [outer, n, inner] with n > 0");
   }
-  const int64_t outer = shape[0], n = shape[1], inner = shape[2];
+  const int64_t outer = sizes[0], n = sizes[1], inner = sizes[2];
   const Sums& sums = instruction_set().sums;
   if (outer * inner == 0) return ffi::Error::Success();
-  if (accumulation == "pairwise") {
-    pairwise(sums, x.typed_data(), outer, n, inner, out->typed_data(), &pool);
-  } else if (accumulation == "sequential") {
-    sequential(sums, x.typed_data(), outer, n, inner, out->typed_data(), &pool);
+  Terms x;
+  std::vector<Input> inputs(args.size());
+  Output output;
+  Program program;
+  if (encoded.size() > 0) {
+    const int64_t* next = encoded.begin();
+    if (next[0] != outer * n * inner || next[1] != int64_t(args.size()) || next[2] != 1) {
+      return ffi::Error::InvalidArgument("the program is for other operands");
+    }
+    program = decode(next, args, 0, inputs.data(), &output);
+    x.program = &program;
   } else {
-    return ffi::Error::InvalidArgument("accumulation: expected pairwise or sequential");
+    x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
+  }
+  if (accumulation == "pairwise") {
+    pairwise(sums, x, outer, n, inner, out->typed_data(), &pool);
+  } else if (accumulation == "sequential" && !x.program) {
+    sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
+  } else {
+    return ffi::Error::InvalidArgument("accumulation: expected pairwise, or sequential in memory");
   }
   return ffi::Error::Success();
 }
@@ -152,6 +216,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, std::string_vie
 XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_reduce_sum, repjax::handle,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .RemainingArgs()
+                                  .Attr<ffi::Span<const int64_t>>("sizes")
                                   .Attr<std::string_view>("accumulation")
+                                  .Attr<ffi::Span<const int64_t>>("program")
                                   .Ret<ffi::Buffer<ffi::F32>>());

@@ -139,13 +139,22 @@ def multiply(x, y):
 def reduce_sum_kernel(x, *, axes, accumulation):
     """The body of ``reduce_sum`` by the C++ kernel."""
     x, axis = collapse(x, axes)
-    kept = (*x.shape[:axis], *x.shape[axis + 1 :])
     if x.size == 0 or (accumulation == "pairwise" and x.size > native.LARGE):
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
-    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    call = jax.ffi.ffi_call("repjax_reduce_sum", jax.ShapeDtypeStruct((outer, inner), x.dtype))
-    result = call(x.reshape(outer, x.shape[axis], inner), accumulation=accumulation)
-    return lax.reshape(result, kept)
+    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+
+
+def call_kernel(*operands, shape, axes, accumulation, program=()):
+    """The sum over neighbouring axes of an array of so many elements, by the C++ kernel.
+
+    The array is the operand, or the results of a program of ``repjax.primitives.elementwise``.
+    """
+    first, last = min(axes), max(axes) + 1
+    sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
+    result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
+    call = jax.ffi.ffi_call("repjax_reduce_sum", result)
+    integers = {"sizes": np.int64(sizes), "program": np.asarray(program, np.int64)}
+    return call(*operands, accumulation=accumulation, **integers)
 
 
 def by_accumulation(kernels, body):
