@@ -42,7 +42,7 @@ struct Input {
     return scalar() || (row() && kBlock % axes[1].size == 0 && begin % axes[1].size == 0);
   }
 
-  // Where those of the block from `begin` on begin to lie together, or -1.
+  // Where the elements of the block from `begin` on are, if they lie together, or -1.
   int64_t together(int64_t begin) const {
     if (contiguous()) return begin;
     const bool in_row = row() && begin % axes[1].size + kBlock <= axes[1].size;

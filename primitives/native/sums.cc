@@ -25,7 +25,7 @@ namespace repjax {
 namespace {
 
 constexpr int64_t kThread = 1 << 17;   // additions that are worth a thread
-constexpr int64_t kBlock = 1 << 15;    // elements of rows that are added together
+constexpr int64_t kTogether = 1 << 15;  // elements of rows that are added together
 constexpr int64_t kLongRow = 1 << 15;  // elements of a row whose partial sums stay in the cache
 constexpr int64_t kColumns = 512;      // of a block
 constexpr int64_t kStep = 64;          // rows that are added in one step
@@ -123,7 +123,7 @@ void pairwise(const Sums& sums, const Terms& x, int64_t outer, int64_t n, int64_
               float* out, ffi::ThreadPool* pool) {
   const int64_t threads = pool->num_threads();
   if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
-    const int64_t rows = std::max<int64_t>(1, kBlock / n);
+    const int64_t rows = std::max<int64_t>(1, kTogether / n);
     const int64_t operations = outer * n * x.operations();
     run(pool, (outer + rows - 1) / rows, operations, [=, &sums](int64_t block) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
