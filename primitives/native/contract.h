@@ -149,7 +149,7 @@ constexpr int64_t kThread = 1 << 20;  // multiply-adds that are worth a thread
 
 // Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
 // smaller where there are threads for them, but not below `least` rows and the width of a panel;
-// of many rows, multiples of `tile`.
+// of many rows, multiples of `tile`, of fewer, of its half, since few rows that are left take as long.
 template <class Block>
 void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
                 int64_t tile, int64_t columns, int64_t width, Block block) {
@@ -172,7 +172,8 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
     if (columns > width && columns * 2 > rows) {
       columns = round_up(columns / 2, width);
     } else if ((rows + 1) / 2 >= least) {
-      rows = rows > 96 ? round_up(rows / 2, tile) : (rows + 1) / 2;
+      const int64_t half = (rows + 1) / 2;
+      rows = rows > 96 ? round_up(half, tile) : rows > 2 * tile ? round_up(half, tile / 2) : half;
     } else {
       break;
     }
