@@ -60,7 +60,10 @@ def reduction_cases(sizes):
         x = values((n // 1024, 1024))
         yield f"reduce_sum rows [{n // 1024}x1024]", lambda x: x.sum(1), (x,)
         yield f"reduce_sum columns [{n // 1024}x1024]", lambda x: x.sum(0), (x,)
+        yield f"reduce_sum all [{n // 1024}x1024]", lambda x: x.sum(), (x,)
+        yield f"variance of columns [{n // 1024}x1024]", lambda x: x.var(0), (x,)
         yield f"softmax rows [{n // 1024}x1024]", jax.nn.softmax, (x,)
+        yield f"layer norm rows [{n // 1024}x1024]", jax.nn.standardize, (x,)
 
 
 def contraction_cases(quick):
