@@ -247,6 +247,11 @@ def row_major(shape) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
+def seen(variable, views) -> View:
+    """A variable as one of the views, or as itself."""
+    return views.get(variable) or View(variable, row_major(variable.aval.shape))
+
+
 def _long(shape, steps):
     """Without the axes of one element."""
     return [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
@@ -262,7 +267,7 @@ def view_of(equation, views, may_enter: bool) -> View | None:
     (x,) = equation.invars
     if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _STORAGE or x.aval.size == 0:
         return None
-    view = views.get(x) or View(x, row_major(x.aval.shape))
+    view = seen(x, views)
     if equation.primitive is canonicalize_p and may_enter:
         return dataclasses.replace(view, canonical=True)
     steps = _moved(equation, view.steps)
@@ -446,9 +451,11 @@ class _Plan:
             if not _is_pairwise_sum(equation):
                 continue
             (operand,) = equation.invars
-            steps = row_major(operand.aval.shape)
-            view = self.views.get(operand) or View(operand, steps)
-            if view.steps != steps or view.root.aval.size != operand.aval.size:
+            view = seen(operand, self.views)
+            if (
+                view.steps != row_major(operand.aval.shape)
+                or view.root.aval.size != operand.aval.size
+            ):
                 continue
             members = self._terms(view.root)
             # What others need too is computed again, if it is little and not in the cache.
@@ -480,11 +487,10 @@ class _Plan:
         """
         size = chain.outvars[0].aval.size
         for v in variables(u for e in chain.eqns for u in e.invars):
-            steps = self.views[v].steps if v in self.views else row_major(v.aval.shape)
-            if (long := _long(v.aval.shape, steps)) and long[-1][1] not in (0, 1):
+            long = _long(v.aval.shape, seen(v, self.views).steps)
+            if long and long[-1][1] not in (0, 1):
                 return False
-        makers = [self.made_by.get(v) for v in chain.invars if v.aval.size == size]
-        return all(e is None or e.primitive.name in _CALLS for e in makers)
+        return not _loops(self.made_by.get(v) for v in chain.invars if v.aval.size == size)
 
     def _live(self) -> set[int]:
         """The elementwise equations that something but the terms of sums needs, by their ids."""
@@ -577,6 +583,11 @@ _SMALL, _MANY = 1 << 15, 8
 _CALLS = frozenset(PREFIX + name for name in ("dot_general", "conv_general_dilated", "reduce_sum"))
 
 
+def _loops(equations) -> list[Any]:
+    """Those that XLA makes loops of, which it fuses with others; None is no equation."""
+    return [e for e in equations if e is not None and e.primitive.name not in _CALLS]
+
+
 def _pays(chain: Chain, neighbours) -> bool:
     """Whether to compute a chain by the kernel.
 
@@ -588,8 +599,7 @@ def _pays(chain: Chain, neighbours) -> bool:
     if size <= _SMALL or size > native.LARGE:
         return size <= _SMALL
     operations = [e for e in chain.eqns if _function(e) is not None]
-    loops = [e for e in neighbours if e is not None and e.primitive.name not in _CALLS]
-    return len(operations) >= _MANY or not loops
+    return len(operations) >= _MANY or not _loops(neighbours)
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
@@ -671,7 +681,7 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
             return emit.constant(_bits(atom.val, atom.aval.dtype))
-        view = views.get(atom) or View(atom, row_major(atom.aval.shape))
+        view = seen(atom, views)
         if view.root in values:
             return values[view.root]
         # An axis of one element and an array without axes are broadcast.

@@ -39,8 +39,8 @@ from repjax.primitives.elementwise import (
     View,
     in_chains,
     merged_axes,
-    row_major,
     run_plan,
+    seen,
     variables,
     view_of,
 )
@@ -187,7 +187,7 @@ class _Views:
         return view is not None
 
     def of(self, variable) -> View:
-        return self.views.get(variable) or View(variable, row_major(variable.aval.shape))
+        return seen(variable, self.views)
 
     def root(self, variable):
         return self.of(variable).root

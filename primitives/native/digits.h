@@ -205,11 +205,6 @@ static inline void multiply_high(int64_t steps, const int8_t* a, const int8_t* b
 #undef REPJAX_LOAD
 #undef REPJAX_STORE
 
-static inline void add_to(int64_t* to, __m512i sum, bool first) {
-  if (!first) sum = _mm512_add_epi64(sum, _mm512_loadu_si512(to));
-  _mm512_storeu_si512(to, sum);
-}
-
 // lhs[0]: of up to 16 rows.  rows: 16 of the lower words, null where there are no more, then 16 of
 // the higher ones.
 template <int kDigits, int kColumns>

@@ -118,12 +118,12 @@ Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t firs
   for (int64_t i = 0; i < program.input_count; ++i) {
     const int64_t rank = next[1];
     inputs[i] = {args.get<ffi::AnyBuffer>(first + i)->untyped_data(), Storage(next[0]), rank,
-                 reinterpret_cast<const Axis*>(next + 2)};
+                 reinterpret_cast<const Input::Axis*>(next + 2)};
     next += 2 + 2 * rank;
   }
   for (int64_t i = 0; i < program.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
-  static_assert(sizeof(Axis) == 16 && sizeof(Constant) == 16 && sizeof(Instruction) == 40,
-                "as they are encoded");
+  static_assert(sizeof(Input::Axis) == 16, "as it is encoded");
+  static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
   program.constants = reinterpret_cast<const Constant*>(next);
   next += 2 * program.constant_count;
   program.instructions = reinterpret_cast<const Instruction*>(next);
@@ -131,8 +131,8 @@ Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t firs
   return program;
 }
 
-void run(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
-         int64_t origin) {
+void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
+              int64_t origin) {
   const IeeeArithmetic ieee;
   const auto whole = [&](int64_t n) { return (n + set.lanes - 1) / set.lanes * set.lanes; };
   const int64_t block = std::min(kBlock, whole(end - begin));
@@ -220,7 +220,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   const Elementwise& set = instruction_set().elementwise;
   const int64_t threads = useful_threads(&pool, operations, kThread);
   in_parallel(&pool, threads, parts.size(), [&](int64_t i) {
-    run(*parts[i].program, set, parts[i].begin, parts[i].end, 0);
+    evaluate(*parts[i].program, set, parts[i].begin, parts[i].end, 0);
   });
   return ffi::Error::Success();
 }

@@ -81,6 +81,11 @@ inline void transpose_four(const Element* from, const int64_t* b, Element* to, i
 #endif
 namespace avx512 {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
+// For words.h and digits.h: a sum of eight integers, of a first or a later block of terms.
+inline void add_to(int64_t* to, __m512i sum, bool first) {
+  if (!first) sum = _mm512_add_epi64(sum, _mm512_loadu_si512(to));
+  _mm512_storeu_si512(to, sum);
+}
 namespace floats {
 constexpr int kLanes = 16, kVectors = 4;
 #include "floats.h"

@@ -22,11 +22,10 @@ constexpr int64_t kBlock = 512;  // elements of a register
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
-struct Axis {
-  int64_t size, step;
-};
-
 struct Input {
+  struct Axis {
+    int64_t size, step;
+  };
   const void* data;
   Storage storage;
   int64_t rank;
@@ -77,7 +76,7 @@ Program decode(const int64_t*& next, const xla::ffi::RemainingArgs& args, size_t
                Input* inputs, Output* outputs);
 
 // The elements [begin, end) of the outputs, whose data begin with element `origin`.
-void run(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
-         int64_t origin);
+void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
+              int64_t origin);
 
 }  // namespace repjax

@@ -57,11 +57,11 @@ struct Terms {
     const Output output = {to, kWord};
     here.outputs = &output;
     const int64_t at = first + begin;
-    repjax::run(here, instruction_set().elementwise, at, at + count, at);
+    evaluate(here, instruction_set().elementwise, at, at + count, at);
     return to;
   }
 
-  // Rows `row` apart, which are `*row` apart there.
+  // So many rows of `width` elements, `*row` apart, which it sets to how far apart they are there.
   const float* get(int64_t begin, int64_t rows, int64_t* row, int64_t width, float* to) const {
     if (!program) return x + begin;
     if (*row == width) return get(begin, rows * width, to);

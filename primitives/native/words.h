@@ -148,11 +148,6 @@ static inline void multiply(int64_t pairs, const int16_t* const* lhs, int64_t pl
   }
 }
 
-static inline void add_to(int64_t* to, __m512i sum, bool first) {
-  if (!first) sum = _mm512_add_epi64(sum, _mm512_loadu_si512(to));
-  _mm512_storeu_si512(to, sum);
-}
-
 // rows: of three digits, of the lower words and from 16 on of the higher ones.
 template <int kRows, int kColumns>
 static void tile(int64_t terms, const int16_t* const* lhs, const int64_t*, const int16_t* rhs,
