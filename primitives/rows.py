@@ -46,8 +46,11 @@ from repjax.primitives.elementwise import (
 )
 from repjax.primitives.interpret import PREFIX, struct_of
 
-#: Elements of the longest rows; more do not fit into registers.
-LONGEST = 1 << 14
+#: Elements of the longest rows that fit into registers.
+SHORT = 1 << 14
+#: Of the longest that a kernel reads in several passes, and how many of them keep a GPU busy.
+LONGEST = 1 << 18
+MANY = 16
 #: Operations of a row program, at most: compiling takes longer with each.
 LARGEST = 256
 #: Short operations that are repeated rather than their result read, at most.
@@ -113,9 +116,10 @@ def reduced(equation) -> tuple[int, int] | None:
     kept = [d for d in range(aval.ndim) if d not in params["axes"] and aval.shape[d] != 1]
     n = math.prod(aval.shape[d] for d in axes)
     behind = axes and kept and kept[-1] > axes[0]
-    if aval.dtype not in _FLOATING or aval.size == 0 or behind or not 1 < n <= LONGEST:
+    if aval.dtype not in _FLOATING or aval.size == 0 or behind or n == 1:
         return None
-    return aval.size // n, n
+    is_long = n > SHORT and (n > LONGEST or aval.size // n < MANY or "index_dtype" in params)
+    return None if is_long else (aval.size // n, n)
 
 
 def _is_nothing(equation) -> bool:

@@ -139,6 +139,47 @@ def test_elements_behind_the_end_are_noticed(monkeypatch):
         check(lambda x: jnp.exp(x).sum(1), normal(35, 1).reshape(5, 7))
 
 
+@pytest.fixture
+def in_passes(monkeypatch):
+    """Rows of more than 32 elements do not fit into registers; tiles have 8."""
+    for module in (rows, kernel):
+        monkeypatch.setattr(module, "SHORT", 32)
+    monkeypatch.setattr(rows, "MANY", 1)
+    monkeypatch.setattr(kernel, "_TILE", 8)
+
+
+# Around whole tiles, and with tiles in which there is nothing.
+@pytest.mark.usefixtures("in_passes")
+@pytest.mark.parametrize("n", [33, 64, 65, 96, 100, 127, 1000])
+def test_lengths_in_passes(n):
+    arrays = floats((5, n), n), floats((1, n), 1)[0], floats((1, n), 2)[0]
+    column = floats((1, 5), 3).reshape(5, 1)
+    check(lambda *xs: everything(*xs)[:2], *arrays, column, shapes=[(5, n)])
+
+
+@pytest.mark.usefixtures("in_passes")
+@pytest.mark.parametrize("dtype", HALVES, ids=["float16", "bfloat16"])
+def test_halves_in_passes(dtype):
+    x = floats((5, 100), 3, dtype)
+    found = check(lambda x: (x.sum(1), x.min(1), jax.nn.softmax(x)), x)
+    assert {*found.shapes} == {(5, 100)}
+
+
+@pytest.mark.usefixtures("in_passes")
+def test_an_ascending_order_of_tiles_is_noticed(monkeypatch):
+    monkeypatch.setattr(kernel, "_order", lambda step, count: step)
+    with pytest.raises(AssertionError):
+        check(lambda x: x.sum(1), floats((33, 64), 5))
+
+
+@pytest.mark.usefixtures("in_passes")
+def test_a_tile_that_is_left_out_is_noticed(monkeypatch):
+    order = kernel._order
+    monkeypatch.setattr(kernel, "_order", lambda step, count: lax.max(order(step, count), 1))
+    with pytest.raises(AssertionError):
+        check(lambda x: x.max(1), floats((33, 64), 5))
+
+
 def test_offsets_of_64_bits(monkeypatch):
     monkeypatch.setattr(triton, "index_type", lambda *sizes: np.int64)
     x = repjax.reproducible(lambda x: x)(floats((9, 20), 1))
@@ -354,6 +395,12 @@ def test_programs(name):
     check(function, *arguments, shapes=shapes)
 
 
+@pytest.mark.usefixtures("in_passes")
+@pytest.mark.parametrize("name", [n for n, p in PROGRAMS.items() if max(p[2])[1] > 32])
+def test_programs_in_passes(name):
+    test_programs(name)
+
+
 def test_what_is_in_memory_is_not_stored_again():
     """A layer norm keeps two numbers for each row, and computes the rest again for its gradient."""
 
@@ -367,7 +414,17 @@ def test_what_is_in_memory_is_not_stored_again():
 
 
 TAKEN_BY_NONE = {
-    "long rows": (lambda x: x.sum(1), (np.ones((2, rows.LONGEST + 1), np.float32),), {}),
+    "few long rows": (lambda x: x.sum(1), (np.ones((2, rows.SHORT + 1), np.float32),), {}),
+    "longest rows": (
+        lambda x: x.sum(1),
+        (np.ones((rows.MANY, rows.LONGEST + 1), np.float32),),
+        {},
+    ),
+    "positions in long rows": (
+        lambda x: x.argmax(1),
+        (np.ones((rows.MANY, rows.SHORT + 1), np.float32),),
+        {},
+    ),
     "leading axis": (lambda x: x - x.sum(0), (X,), {}),
     "axes that are apart": (lambda x: x.sum((0, 2)), (X.reshape(2, 4, 100),), {}),
     "sequential": (lambda x: x.sum(1), (X,), {"accumulation": "sequential"}),

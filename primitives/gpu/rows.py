@@ -4,10 +4,15 @@ The rows are in registers, filled up to a power of two with elements that nothin
 What an equation computes is its primitive's body, evaluated on a tile.  The order of a
 ``pairwise`` sum is that of :mod:`repjax.primitives.reduce.sums`: filled up with +0, then
 ``x[:h] + x[h:]`` until one element is left, each sum made canonical.
+
+A row that does not fit into registers passes by tile after tile, once for each reduction that
+waits for another, and what is elementwise is computed in each pass that needs it.
 """
 
 from __future__ import annotations
 
+import collections
+import copy
 import functools
 import math
 
@@ -24,12 +29,16 @@ from repjax.primitives.gpu import triton
 from repjax.primitives.gpu.contractions import offset
 from repjax.primitives.interpret import PREFIX, open_jaxpr
 from repjax.primitives.reduce import order, sums
+from repjax.primitives.reduce.extrema import reduce_max_p
 from repjax.primitives.reduce.sums import reduce_sum_p
-from repjax.primitives.rows import REDUCTIONS, Rows, is_source, name_of, reduced
+from repjax.primitives.rows import REDUCTIONS, SHORT, Rows, is_source, name_of, reduced
 
 #: Elements of a program, at least, and of each of its threads.
 _ELEMENTS = 1 << 10
 _OF_A_THREAD = 8
+#: The same of a tile of a row that does not fit into registers, where sums wait in them.
+_TILE = 1 << 11
+_OF_A_THREAD_IN_PASSES = 4
 
 
 def _extremum(largest: bool):
@@ -99,7 +108,7 @@ def _reduction(equation, x, inside):
     avals = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     if name == "reduce_sum":
         identity, function = 0, _pairwise
-        if x.dtype in HALVES:
+        if avals[0][0].dtype in HALVES:
             function = in_float32(function, avals[1], flush)
     else:
         identity = -np.inf if name in ("reduce_max", "argmax") else np.inf
@@ -111,26 +120,38 @@ def _reduction(equation, x, inside):
 
 
 class _Tile:
-    """The rows of one program of the kernel.
+    """The rows of one program of the kernel, or a part of their columns.
 
     A value is a tile, or a vector with one element for each row.
     """
 
     def __init__(self, program: Rows, shape: tuple[int, int], inputs, index):
-        rows, n = program.shape
-        self.rows, self.shape, self.inputs, self.index = rows, shape, inputs, index
+        self.rows, self.n = program.shape
+        self.shape, self.inputs, self.index = shape, inputs, index
         row = triton.positions(triton.program_id(0), shape[0], index)
-        #: Of rows that there are, and of columns; and which of them are this program's.
-        self.row, self.column = lax.min(row, index(rows - 1)), lax.iota(index, shape[1])
-        self.is_row = None if rows % shape[0] == 0 else row < index(rows)
-        self.is_column = None if n == shape[1] else self.column < index(n)
+        #: Of rows that there are, and which of them are this program's.
+        self.row = lax.min(row, index(self.rows - 1))
+        self.is_row = None if self.rows % shape[0] == 0 else row < index(self.rows)
+        self._see(lax.iota(index, shape[1]))
         self.values: dict[object, jax.Array] = {}
         self.sources: dict[object, object] = {}  # their equations
+
+    def _see(self, column) -> None:
+        """Columns, and which of them there are."""
+        self.column = column
+        self.is_column = None if self.n & (self.n - 1) == 0 else column < self.index(self.n)
+
+    def part(self, block) -> _Tile:
+        """The tile of another block of columns, with what is known of the rows."""
+        tile = copy.copy(self)
+        tile._see(triton.positions(block, self.shape[1], self.index))
+        tile.values = dict(self.values)
+        return tile
 
     def _down(self, x):
         return lax.broadcast_in_dim(x, self.shape, (0,))
 
-    def _across(self, x):
+    def across(self, x):
         return None if x is None else lax.broadcast_in_dim(x, self.shape, (1,))
 
     def read(self, read, full: bool):
@@ -154,7 +175,7 @@ class _Tile:
         if read.columns:
             columns = offset(self.column, read.columns)
             if read.rows:
-                at, inside = self._down(at) + self._across(columns), self._across(self.is_column)
+                at, inside = self._down(at) + self.across(columns), self.across(self.is_column)
             else:
                 at, inside = columns, self.is_column
         if source is not None:
@@ -165,7 +186,7 @@ class _Tile:
             x = triton.load(self.inputs[read.root], at, inside)
         if read.canonical:
             x = BODIES[canonicalize_p]([], [])(x)
-        return self._across(x) if read.columns and not read.rows else x
+        return self.across(x) if read.columns and not read.rows else x
 
     def compute(self, equation, reads) -> None:
         """Add the equation's result to the values."""
@@ -174,39 +195,164 @@ class _Tile:
             return
         if equation.primitive.name in REDUCTIONS:
             x = self.read(reads[0], True)
-            result = _reduction(equation, x, self._across(self.is_column))
+            result = _reduction(equation, x, self.across(self.is_column))
         else:
             full = equation.outvars[0].aval.size != self.rows
             result = _function(equation)(*(self.read(x, full) for x in reads))
         self.values[equation.outvars[0]] = result
 
-    def store(self, variable, ref, n: int, interpret: bool) -> None:
+    def store(self, variable, ref, interpret: bool) -> None:
         x, at, inside = self.values[variable], self.row, self.is_row
         if x.ndim == 2:
-            at = self._down(at * self.index(n)) + self._across(self.column)
-            inside = self._across(self.is_column)
+            at = self._down(at * self.index(self.n)) + self.across(self.column)
+            inside = self.across(self.is_column)
             if self.is_row is not None:
                 is_row = self._down(self.is_row)
                 inside = is_row if inside is None else inside & is_row
         triton.store(ref, at, x, inside, interpret)
 
 
+class _Accumulator:
+    """The reduction of a long row, of which tiles come in :func:`_order`.
+
+    Of an extremum, that of each column.  Of a sum, a tile for each power of two of tiles: the sum
+    of so many, that waits for one of as many more.  As digits of a counter, the last is complete
+    when all tiles have come.
+    """
+
+    def __init__(self, equation, shape, count: int):
+        self.equation, self.is_sum = equation, equation.primitive is reduce_sum_p
+        self.is_max = equation.primitive is reduce_max_p
+        identity = 0 if self.is_sum else -np.inf if self.is_max else np.inf
+        self.nothing = lax.full(shape, identity, np.float32)
+        self.start = [self.nothing] * (count.bit_length() if self.is_sum else 1)
+
+    def operand(self, tile: _Tile, read):
+        """What is added of a tile: elements behind the end of the row do not count."""
+        x, inside = tile.read(read, True), tile.across(tile.is_column)
+        x = canonical.widen(x) if x.dtype in HALVES else x
+        return x if inside is None else lax.select(inside, x, self.nothing)
+
+    def add(self, tiles, x, step):
+        """The accumulator's tiles after the operand of this number."""
+        if not self.is_sum:
+            return [_extremum(self.is_max)(*tiles, x)]
+        found, is_carried = [], np.True_
+        for level, tile in enumerate(tiles):
+            is_full = step & np.int32(1 << level) != 0
+            found.append(lax.select(is_carried & ~is_full, x, tile))
+            x, is_carried = flush(tile + x), is_carried & is_full
+        return found
+
+    def result(self, tiles):
+        return _reduction(self.equation, tiles[-1], None)
+
+
+def _order(step, count: int):
+    """Which of so many tiles is the next: bits reversed, so that halves of the row alternate."""
+    last = count.bit_length() - 2
+    bits = [(step >> i & 1) << (last - i) for i in range(last + 1)]
+    return functools.reduce(lambda x, y: x | y, bits)
+
+
+def _passes(program: Rows):
+    """Of each pass over long rows, the steps that are computed before it, and of each tile.
+
+    Before are those of rows, with the reductions of the pass before; of a tile, what reductions
+    and results take.
+    """
+    steps = [step for step in program.steps() if not is_source(step[0])]
+    makers = {e.outvars[0]: e for e, _ in steps}
+    full = {v for v, e in makers.items() if v.aval.size != program.shape[0]}
+    passes: dict[object, int] = {}  # that it takes to know a result of rows, or until a tile's
+    before, goals = collections.defaultdict(list), collections.defaultdict(set)
+    for equation, reads in steps:
+        (result,) = equation.outvars
+        i = max((passes.get(x.root, 0) for x in reads if not isinstance(x, Literal)), default=0)
+        is_reduction = equation.primitive.name in REDUCTIONS
+        passes[result] = i + is_reduction
+        if is_reduction or (result in full and result in program.outvars):
+            goals[i].add(result)
+        elif result not in full:
+            before[i].append((equation, reads))
+    for i in range(1 + max(passes.values())):
+        needed = goals[i]
+        for equation, reads in reversed(steps):
+            if equation.outvars[0] in needed:
+                needed |= full & {x.root for x in reads if not isinstance(x, Literal)}
+        yield before[i], [step for step in steps if step[0].outvars[0] in needed]
+
+
+def _compute(tile: _Tile, program: Rows, store) -> None:
+    """All of rows that fit into registers."""
+    for equation, reads in program.steps():
+        tile.compute(equation, reads)
+    store(tile, program.outvars)
+
+
+def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
+    count = (1 << (tile.n - 1).bit_length()) // tile.shape[1]
+    for equation, reads in program.steps():
+        if is_source(equation):
+            tile.compute(equation, reads)
+    for before, steps in _passes(program):
+        for equation, reads in before:
+            tile.compute(equation, reads)
+        reductions = [e for e, _ in steps if e.primitive.name in REDUCTIONS]
+        accumulators = [_Accumulator(e, tile.shape, count) for e in reductions]
+
+        def operands(block, steps=steps, accumulators=accumulators):
+            """Of the accumulators; what is computed of the tile that is a result is stored."""
+            part, found = tile.part(block), iter(accumulators)
+            xs = []
+            for equation, reads in steps:
+                if equation.primitive.name in REDUCTIONS:
+                    xs.append(next(found).operand(part, *reads))
+                else:
+                    part.compute(equation, reads)
+            store(part, [v for v in program.outvars if v in part.values and v not in tile.values])
+            return xs
+
+        def nothing(block, accumulators=accumulators):
+            return [a.nothing for a in accumulators]
+
+        def add(step, tiles, operands=operands, nothing=nothing, accumulators=accumulators):
+            block = _order(step, count)
+            if tile.n > (count - 1) * tile.shape[1]:
+                xs = operands(block)
+            else:
+                is_behind = block >= np.int32(-(-tile.n // tile.shape[1]))
+                xs = lax.cond(is_behind, nothing, operands, block)
+            zipped = zip(accumulators, tiles, xs, strict=True)
+            return [accumulator.add(own, x, step) for accumulator, own, x in zipped]
+
+        tiles = [a.start for a in accumulators]
+        tiles = lax.fori_loop(np.int32(0), np.int32(count), add, tiles)
+        for accumulator, own in zip(accumulators, tiles, strict=True):
+            tile.values[accumulator.equation.outvars[0]] = accumulator.result(own)
+    store(tile, [v for v in program.outvars if v in tile.values])
+
+
 def evaluate(*operands, program: Rows, interpret=False):
     """The results of the equations of a row program, by a kernel; 64-bit types are enabled."""
     rows, n = program.shape
-    columns = 1 << (n - 1).bit_length()
+    columns, of_a_thread, compute = 1 << (n - 1).bit_length(), _OF_A_THREAD, _compute
+    if n > SHORT:
+        columns, of_a_thread, compute = _TILE, _OF_A_THREAD_IN_PASSES, _compute_in_passes
     shape = (min(max(1, _ELEMENTS // columns), 1 << (rows - 1).bit_length()), columns)
-    warps = min(max(1, math.prod(shape) // (32 * _OF_A_THREAD)), 32)
+    warps = min(max(1, math.prod(shape) // (32 * of_a_thread)), 32)
     results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.outvars]
     index = triton.index_type(*(x.size for x in (*operands, *results)))
 
     def kernel(*refs):
         inputs = dict(zip(program.invars, refs, strict=False))
-        tile = _Tile(program, shape, inputs, index)
-        for equation, reads in program.steps():
-            tile.compute(equation, reads)
-        for variable, ref in zip(program.outvars, refs[len(inputs) :], strict=True):
-            tile.store(variable, ref, n, interpret)
+        outputs = dict(zip(program.outvars, refs[len(inputs) :], strict=True))
+
+        def store(tile, variables):
+            for v in variables:
+                tile.store(v, outputs[v], interpret)
+
+        compute(_Tile(program, shape, inputs, index), program, store)
 
     kernel.__name__ = "rows"
     grid = -(-rows // shape[0])
