@@ -28,21 +28,25 @@ Indices out of bounds follow ``mode`` as in ``jax.lax``.  Scatter-sub adds the n
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
-from repjax.primitives.arithmetic import neg, plain_rule, require_format
+from repjax.primitives.arithmetic import add_p, neg, plain_rule, require_format
 from repjax.primitives.define import define
-from repjax.primitives.interpret import RefusedError, rule
+from repjax.primitives.interpret import RefusedError, interpret_function, rule
 from repjax.primitives.reduce import order
 from repjax.primitives.reduce.window import take
 
 _PRECISION = 38  # bits kept below the largest exponent
 _INFINITE, _NAN = 0x100, 0x200  # above every finite exponent field
+#: Rows of the operand for each window, from which on the windows are few.
+_FEW = 2
 
 
 def _gather_like(updates, operand, indices, numbers, fill_value=0, **options):
@@ -60,36 +64,99 @@ def _gather_like(updates, operand, indices, numbers, fill_value=0, **options):
     return lax.gather(operand, indices, gather_numbers, sizes, fill_value=fill_value, **options)
 
 
-def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options):
-    """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
-    if 0 in updates.shape:
-        return operand
-    windows = math.prod(indices.shape[:-1])
-    t = min(_PRECISION, 61 - (windows - 1).bit_length())
+def _starts(shape, indices, numbers, mode) -> dict[int, Any]:
+    """Of each scattered dimension of an operand of this shape, where the windows start, int32.
 
+    Where that is out of bounds, and not clipped, it is -1 or the dimension's size.
+    """
+    clip = mode == lax.GatherScatterMode.CLIP
+    starts = {}
+    for i, d in enumerate(numbers.scatter_dims_to_operand_dims):
+        start = lax.index_in_dim(indices, i, indices.ndim - 1, keepdims=False)
+        limits, (low, high) = np.iinfo(start.dtype), (0, shape[d] - 1) if clip else (-1, shape[d])
+        bounds = (np.array(x, start.dtype) for x in (max(low, limits.min), min(high, limits.max)))
+        start = lax.clamp(next(bounds), start, next(bounds))
+        starts[d] = lax.convert_element_type(start, np.int32)
+    return starts
+
+
+def _has_whole_windows(shape, updates, numbers) -> bool:
+    """Whether windows are one element of each scattered dimension, and all of the others."""
+    scattered = {*numbers.scatter_dims_to_operand_dims}
+    single = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [n for d, n in enumerate(shape) if d not in single]
+    return (
+        scattered == {*numbers.inserted_window_dims}
+        and len(scattered) > 0
+        and 0 < math.prod(shape) < 1 << 31
+        and updates.size > 0
+        and window == [updates.shape[d] for d in numbers.update_window_dims]
+    )
+
+
+def _one_hot(operand, indices, updates, numbers, mode):
+    """The updates where they are added to the operand, and +0 elsewhere; None if they may meet.
+
+    For one window of each element of a batch, such as the gradients of ``take_along_axis`` and of
+    cross-entropy.  As elementwise operations, which are computed with what comes next.
+    """
+    shape, batch = operand.shape, numbers.operand_batching_dims
+    counted = [d for d in range(indices.ndim - 1) if d not in numbers.scatter_indices_batching_dims]
+    if (
+        not _has_whole_windows(shape, updates, numbers)
+        or math.prod(indices.shape[d] for d in counted) != 1
+        or not (batch or updates.size == operand.size)
+    ):
+        return None
+
+    def spread(x, dimensions):
+        """``x``, whose axes are these of the operand or have one element, in its shape."""
+        axes = [i for i, d in enumerate(dimensions) if d is not None]
+        x = lax.squeeze(x, [i for i, d in enumerate(dimensions) if d is None])
+        kept = [dimensions[i] for i in axes]
+        x = lax.transpose(x, sorted(range(len(kept)), key=kept.__getitem__))
+        return lax.broadcast_in_dim(x, shape, sorted(kept))
+
+    of_batch = dict(zip(numbers.scatter_indices_batching_dims, batch, strict=True))
+    of_indices = [of_batch.get(d) for d in range(indices.ndim - 1)]
+    single = (*numbers.inserted_window_dims, *batch)
+    window, left = (d for d in range(len(shape)) if d not in single), iter(of_indices)
+    of_updates = [
+        next(window if d in numbers.update_window_dims else left) for d in range(updates.ndim)
+    ]
+    hits = [
+        lax.eq(spread(start, of_indices), lax.broadcasted_iota(np.int32, shape, d))
+        for d, start in _starts(shape, indices, numbers, mode).items()
+    ]
+    hit = functools.reduce(lax.bitwise_and, hits)
+    return lax.select(hit, spread(updates, of_updates), lax.full(shape, 0, updates.dtype))
+
+
+def _totals(updates, indices, shape, precision: int, numbers, **options):
+    """The order-independent sums of float32 updates in an array of this shape."""
     i = canonical.bits(updates)
     field = lax.shift_right_logical(i & 0x7FFFFFFF, np.int32(23))
     finite = field < 0xFF
-    zeros = lax.full(operand.shape, 0, np.int32)
+    zeros = lax.full(shape, 0, np.int32)
     high = lax.select(
         canonical.is_nan(updates), lax.full_like(i, _NAN), lax.full_like(i, _INFINITE)
     )
     positive = (i > 0) | canonical.is_nan(updates)
     high = lax.select(finite, field, lax.select(positive, high, lax.full_like(i, 0)))
     low = lax.convert_element_type((~finite) & (~positive), np.int32)
-    high = lax.scatter_max(zeros, indices, high, dimension_numbers, **options)
-    low = lax.scatter_max(zeros, indices, low, dimension_numbers, **options)
+    high = lax.scatter_max(zeros, indices, high, numbers, **options)
+    low = lax.scatter_max(zeros, indices, low, numbers, **options)
 
     # E - t, from the exponent field of float32, whose bias is 127.
-    grid = lax.convert_element_type(lax.min(high, np.int32(0xFE)), np.int64) - (127 + t)
-    own_grid = _gather_like(updates, grid, indices, dimension_numbers, **options)
+    grid = lax.convert_element_type(lax.min(high, np.int32(0xFE)), np.int64) - (127 + precision)
+    own_grid = _gather_like(updates, grid, indices, numbers, **options)
     finite_updates = lax.select(finite, updates, lax.full_like(updates, 0))
     steps = canonical.to_integers(finite_updates, -own_grid)
     total = lax.scatter_add(
-        lax.full(operand.shape, 0, np.int64),
+        lax.full(shape, 0, np.int64),
         indices,
         lax.convert_element_type(steps, np.int64),
-        dimension_numbers,
+        numbers,
         **options,
     )
     result = canonical.from_integers(total, grid)
@@ -97,8 +164,63 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, **options)
     result = lax.select(high == _INFINITE, infinity, result)
     result = lax.select(low == 1, -infinity, result)
     nan = (high == _NAN) | ((high == _INFINITE) & (low == 1))
-    result = lax.select(nan, lax.full_like(result, np.nan), result)
-    return canonical.flush(lax.add(operand, result))
+    return lax.select(nan, lax.full_like(result, np.nan), result)
+
+
+def _add_few(operand, indices, updates, precision: int, numbers, mode):
+    """The scatter-add of few windows into a larger operand, such as an embedding's gradient.
+
+    The windows that reach one row of the operand are added at the first of them, in an array of
+    the updates' size, and each of these sums is then added to its row: the operand is read and
+    written once.
+    """
+    leading, shape = len(numbers.inserted_window_dims), operand.shape
+    rows, width = math.prod(shape[:leading]), math.prod(shape[leading:])
+    scattered = [d for d in range(updates.ndim) if d not in numbers.update_window_dims]
+    updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
+    windows = math.prod(indices.shape[:-1])
+    updates = lax.reshape(updates, (windows, width))
+    start, outside = np.int32(0), np.bool_(False)
+    for d, x in sorted(_starts(shape, indices, numbers, mode).items()):
+        size = lax.full_like(x, shape[d])
+        start, outside = start * size + x, outside | (x < 0) | (x >= size)
+    row = lax.reshape(lax.select(outside, lax.full_like(start, rows), start), (windows, 1))
+
+    window = lax.iota(np.int32, windows)
+    of_numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    of_rows = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+    drop = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
+    first = lax.full((rows,), windows, np.int32)
+    first = lax.scatter_min(first, row, window, of_numbers, **drop)
+    first = _gather_like(window, first, row, of_numbers, fill_value=windows, **drop)
+    totals = _totals(
+        updates, lax.expand_dims(first, [1]), updates.shape, precision, of_rows, **drop
+    )
+    is_first = lax.expand_dims(lax.eq(first, window), [1])
+    row = lax.select(is_first, row, lax.full_like(row, rows))
+    table = lax.reshape(operand, (rows, width))
+    sums = canonical.flush(lax.add(_gather_like(updates, table, row, of_rows, **drop), totals))
+    table = lax.scatter(table, row, sums, of_rows, unique_indices=True, **drop)
+    return lax.reshape(table, shape)
+
+
+def scatter_add_body(operand, indices, updates, *, dimension_numbers, mode, **options):
+    """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
+    if 0 in updates.shape:
+        return operand
+    numbers, shape = dimension_numbers, operand.shape
+    placed = _one_hot(operand, indices, updates, numbers, mode)
+    if placed is not None:
+        return canonical.flush(lax.add(operand, placed))
+    windows = math.prod(indices.shape[:-1])
+    precision = min(_PRECISION, 61 - (windows - 1).bit_length())
+    inserted = numbers.inserted_window_dims
+    is_table = inserted == tuple(range(len(inserted))) and not numbers.operand_batching_dims
+    rows = math.prod(shape[: len(inserted)])
+    if is_table and _has_whole_windows(shape, updates, numbers) and rows > _FEW * windows:
+        return _add_few(operand, indices, updates, precision, numbers, mode)
+    totals = _totals(updates, indices, shape, precision, numbers, mode=mode, **options)
+    return canonical.flush(lax.add(operand, totals))
 
 
 # --- assignment -------------------------------------------------------------------------
@@ -217,17 +339,31 @@ scatter_min_p = define(
 scatter_max_p = define(
     "scatter_max", _scatter_extremum(True), lax.scatter_max, halves=canonical.flush
 )
-plain_rule("scatter-add", scatter_add_p, keep=_OPTIONS)
 plain_rule("scatter-mul", scatter_mul_p, keep=_OPTIONS)
 plain_rule("scatter-min", scatter_min_p, keep=_OPTIONS)
 plain_rule("scatter-max", scatter_max_p, keep=_OPTIONS)
+
+
+@rule("scatter-add")
+def _scatter_add_rule(context, operands, params):
+    require_format(context, operands)
+    if not context.differentiable:
+        operand, indices, updates = operands
+
+        def placed(indices, updates):
+            return _one_hot(operand, indices, updates, params["dimension_numbers"], params["mode"])
+
+        if jax.eval_shape(placed, indices, updates) is not None:
+            (updates,) = interpret_function(context, placed, (indices, updates))
+            return add_p.bind(operand, updates)
+    return scatter_add_p.bind(*operands, **{k: params[k] for k in _OPTIONS})
 
 
 @rule("scatter-sub")
 def _scatter_sub_rule(context, operands, params):
     operand, indices, updates = operands
     require_format(context, operands)
-    return scatter_add_p.bind(operand, indices, neg(updates), **{k: params[k] for k in _OPTIONS})
+    return _scatter_add_rule(context, (operand, indices, neg(updates)), params)
 
 
 @rule("scatter")

@@ -109,6 +109,12 @@ SCATTERS = {
     "slice": ((6, 2), (slice(1, 4),), (3, 2)),
     "negative": ((7,), (np.array([-1, 0, -7, -1]),), (4,)),
     "broadcast update": ((4,), (RNG.integers(0, 4, 10),), (1,)),
+    # Few windows for the rows that there are.
+    "few": ((90,), (RNG.integers(30, 40, 40),), (40,)),
+    "few rows": ((50, 3), (RNG.integers(7, 12, (2, 10)),), (2, 10, 3)),
+    "few pairs": ((9, 10, 2), tuple(RNG.integers(5, 8, (2, 30))), (30, 2)),
+    "one row": ((50, 3), (np.array(7),), (3,)),
+    "few, negative": ((50,), (np.array([-1, 0, -50, -1]),), (4,)),
 }
 
 
@@ -144,17 +150,121 @@ def test_totals_that_overflow():
     assert_same_bits(run(x, u), expected)
 
 
-@pytest.mark.parametrize("mode", ["fill", "drop", "clip", "promise_in_bounds"])
-def test_modes(mode):
-    index = np.array([0, 3, 99, -99, 4, 3, -1, 5, 4, 2**31 - 1, -(2**31)], np.int32)
+MODES = ["fill", "drop", "clip", "promise_in_bounds"]
+
+
+# As many windows as rows, and few.
+@pytest.mark.parametrize("rows", [5, 40])
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode, rows):
+    last = rows - 1
+    index = [0, 3, 99, -99, last, 3, -1, rows, last, 2**31 - 1, -(2**31)]
+    index = np.array(index, np.int32)
     if mode == "promise_in_bounds":
-        index %= 5
-    x, u = normal(5), spread(index.size)
-    wrapped = np.where(index < 0, index.astype(np.int64) + 5, index)
-    inside = (wrapped >= 0) & (wrapped < 5)
-    positions = np.clip(wrapped, 0, 4) if mode == "clip" else np.where(inside, wrapped, -1)
+        index %= rows
+    x, u = normal(rows), spread(index.size)
+    positions = _reached(index, rows, mode)
     run = repjax.reproducible(lambda x, u: x.at[index].add(u, mode=mode))
     assert_same_bits(run(x, u), scatter_add(x, positions, u))
+
+
+def _reached(index, n, mode):
+    """The positions that indices mean to ``x.at``, -1 where none."""
+    wrapped = np.where(index < 0, index.astype(np.int64) + n, index)
+    inside = (wrapped >= 0) & (wrapped < n)
+    return np.clip(wrapped, 0, n - 1) if mode == "clip" else np.where(inside, wrapped, -1)
+
+
+# --- one window for each element of a batch -----------------------------------------------
+
+
+def _one_each(x, index, u, **options):
+    return jax.vmap(lambda x, i, u: x.at[i].add(u, **options))(x, index, u)
+
+
+def _expected_of_each(x, index, u, mode="fill"):
+    positions = _reached(index, x.shape[1], mode)
+    row = np.arange(len(x)) * x.shape[1]
+    return scatter_add(x, np.where(positions < 0, -1, row + positions), u)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_window_each(mode, dtype):
+    index = np.array([0, 3, 99, -99, 4, 3, -1, 5, 255], np.int64).astype(dtype)
+    if mode == "promise_in_bounds":
+        index %= dtype(5)
+    for data in DATA:
+        x, u = data((len(index), 5), 1), data(len(index), 2)
+        run = repjax.reproducible(lambda x, u: _one_each(x, index, u, mode=mode))
+        assert_same_bits(run(x, u), _expected_of_each(x, index, u, mode), data.__name__)
+
+
+@pytest.mark.parametrize("mode", MODES[1:3])
+def test_unsigned_indices(mode):
+    """As ``lax`` takes them; ``x.at`` makes them int32."""
+    index = np.array([[5], [2**32 - 1], [2], [4]], np.uint32)
+    numbers = lax.ScatterDimensionNumbers((), (1,), (1,), (0,), (0,))
+    x, u = normal((4, 5)), normal(4)
+    run = repjax.reproducible(lambda x, u: lax.scatter_add(x, index, u, numbers, mode=mode))
+    positions = index[:, 0].astype(np.int64)
+    assert_same_bits(run(x, u), _expected_of_each(x, positions, u, mode))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_one_window_each_of_halves(dtype):
+    index = RNG.integers(0, 5, 9)
+    x, u = (normal(shape, 3).astype(dtype) for shape in ((9, 5), (9,)))
+    expected = _expected_of_each(x.astype(np.float32), index, u.astype(np.float32))
+    run = repjax.reproducible(lambda x, u: _one_each(x, index, u))
+    assert_same_bits(run(x, u), expected.astype(dtype))
+
+
+def test_windows_of_axes_in_any_order():
+    """Batches of batches, and windows with axes of their own, in front of them and behind."""
+    index, u = RNG.integers(-1, 4, (3, 2)), spread((5, 3, 2, 6))
+    x = normal((2, 5, 4, 3, 6))
+
+    def function(x, index, u):
+        one = jax.vmap(lambda x, i, u: x.at[:, i].add(u), (0, 0, 1), 0)
+        return jax.vmap(one, (3, 0, 1), 3)(x, index, u)
+
+    expected = np.stack(
+        [[_expected(x[b, :, :, a], index[a, b], u[:, a, b]) for a in range(3)] for b in range(2)]
+    )
+    run = repjax.reproducible(function)
+    assert_same_bits(run(x, index, u), np.moveaxis(expected, 1, 3))
+
+
+def _expected(x, index, u):
+    out = canonical(x).copy()
+    out[:, index] = add(out[:, index], canonical(u))
+    return out
+
+
+def test_one_window_each_is_elementwise():
+    """In a program: it is computed with what comes next."""
+    index, x, u = RNG.integers(0, 5, 9), normal((9, 5)), normal(9)
+    program = str(jax.make_jaxpr(repjax.reproducible(_one_each))(x, index, u))
+    assert "scatter" not in program
+    explicitly = explicit(_one_each)(x, index, u)
+    assert_same_bits(explicitly, _expected_of_each(x, index, u))
+    several = np.stack([index, index], 1)
+    program = jax.make_jaxpr(repjax.reproducible(_one_each))(x, several, np.stack([u, u], 1))
+    assert "repjax_scatter_add" in str(program)
+
+
+def test_gradient_of_take_along_axis():
+    index = RNG.integers(0, 6, (4, 1, 3))
+    x, cotangent = normal((4, 6, 3)), spread((4, 1, 3))
+
+    def take(x):
+        return jnp.take_along_axis(x, index, 1)
+
+    run = repjax.reproducible(lambda x, ct: jax.vjp(take, x)[1](ct)[0])
+    expected = np.zeros(x.shape, np.float32)
+    np.put_along_axis(expected, index, canonical(cotangent), 1)
+    assert_same_bits(run(x, cotangent), expected)
 
 
 def test_promises_about_the_indices_change_nothing():
