@@ -116,16 +116,17 @@ class Transformer(flax.linen.Module):
 
     blocks: int = 4
     features: int = 64
+    vocabulary: int = 100
 
     @flax.linen.compact
     def __call__(self, tokens):
-        x = flax.linen.Embed(100, self.features)(tokens)
+        x = flax.linen.Embed(self.vocabulary, self.features)(tokens)
         for _ in range(self.blocks):
             h = flax.linen.LayerNorm()(x)
             x = x + flax.linen.MultiHeadDotProductAttention(num_heads=4)(h, h)
             h = flax.linen.Dense(4 * self.features)(flax.linen.LayerNorm()(x))
             x = x + flax.linen.Dense(self.features)(flax.linen.gelu(h))
-        return flax.linen.Dense(100)(flax.linen.LayerNorm()(x))
+        return flax.linen.Dense(self.vocabulary)(flax.linen.LayerNorm()(x))
 
 
 class ResNet(flax.linen.Module):
@@ -182,6 +183,43 @@ def network_cases(inputs=None):
         variables = jax.jit(model.init)(jax.random.key(0), batch)
         state = optimizer.init(variables["params"])
         yield f"{name} training step, {model.blocks} blocks", step, (variables, state, batch)
+
+
+def vocabulary_cases(words=8192, features=256, count=512):
+    """What is as large as a vocabulary in the training of a language model."""
+    logits, labels = values((count, words)), np.arange(count, dtype=np.int32) * 31 % words
+
+    def cross_entropy(x, labels):
+        return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
+
+    def lookup(table, tokens, cotangent):
+        return jax.vjp(lambda table: table[tokens], table)[1](cotangent)
+
+    shape = f"{count} of {words}"
+    yield f"cross-entropy, {shape}", cross_entropy, (logits, labels)
+    yield f"cross-entropy, {shape}, gradient", jax.grad(cross_entropy), (logits, labels)
+    arguments = values((words, features), 1), labels, values((count, features), 2)
+    yield f"embeddings, {shape}x{features}, gradient", lookup, arguments
+
+
+def language_cases():
+    """The training of a language model of many words."""
+    model, optimizer = Transformer(features=128, vocabulary=8192), optax.adam(1e-3)
+    tokens = np.arange(4 * 129, dtype=np.int32).reshape(4, 129) * 31 % model.vocabulary
+
+    def step(params, state, tokens):
+        def loss(params):
+            logits = model.apply(params, tokens[:, :-1])
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+            return losses.mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    params = jax.jit(model.init)(jax.random.key(0), tokens)
+    arguments = params, optimizer.init(params), tokens
+    yield f"language model training step, {model.vocabulary} words", step, arguments
 
 
 def dispatch_cases():

@@ -198,7 +198,7 @@ def _flops(function, arguments) -> int:
 
 
 def row_cases(quick: bool) -> Iterator[Case]:
-    for shape in [(16, 64)] if quick else [(1 << 17, 256), (8192, 4096)]:
+    for shape in [(16, 64)] if quick else [(1 << 17, 256), (8192, 4096), (8192, 50257)]:
         name = "x".join(map(str, shape))
         x, scale = values(shape), values(shape[1:], 1)
         labels = np.arange(shape[0], dtype=np.int32) % shape[1]
@@ -233,6 +233,9 @@ def other_cases(quick: bool) -> Iterator[Case]:
     updates = values((count, 64), 3)
     name = f"{count} rows of 64 into {len(table)}"
     yield Case(f"scatter-add: {name}", lambda t, i, u: t.at[i].add(u), (table, index, updates))
+    sizes = (64, 16, 8) if quick else (50257, 768, 8192)
+    *_, (name, function, arguments) = cpu.vocabulary_cases(*sizes)
+    yield Case(f"scatter-add: {name}", function, arguments)
 
 
 # --- time -------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ ELEMENTWISE = _named(
     "logistic mul neg nextafter one_minus_square pow rem rsqrt sin sinh sqrt square sub tan tanh"
 )
 _LONG = ELEMENTWISE - _named("add sub mul div neg square integer_pow canonicalize floor ceil")
+#: What XLA computes of the few elements that it takes.
+_TAKING = _named("gather slice dynamic_slice", "")
 #: Exact operations on values of any type, and on integers and truth values only.
 EXACT = _named("eq ne lt le gt ge select_n max min clamp abs sign is_finite", "")
 EXACT_ON_INTEGERS = _named("add sub mul and or xor not convert_element_type", "")
@@ -130,6 +132,14 @@ def _is_nothing(equation) -> bool:
     is_sum_of_terms = equation.params.get("accumulation") != "order_independent"
     is_array = not isinstance(x, Literal) and x.aval.dtype in _FLOATING
     return is_array and is_sum_of_terms and x.aval.size == result.aval.size != 0
+
+
+def _is_long(equation) -> bool:
+    """Whether reading its result is faster than to compute it."""
+    widens = equation.primitive.name == PREFIX + "convert_element_type" and (
+        equation.invars[0].aval.dtype in HALVES and equation.outvars[0].aval.dtype == np.float32
+    )
+    return equation.primitive.name in _LONG and not widens
 
 
 def is_source(equation) -> bool:
@@ -418,7 +428,7 @@ class _Plan:
                     elif read.rows and read.columns:
                         arrays |= {read.root}
                 repeated = (
-                    equation.primitive.name not in _LONG
+                    not _is_long(equation)
                     and len(arrays) <= 1
                     and len(cone) <= REPEATED
                     and all(self._may_repeat(equation, user, shape) for user in users)
@@ -433,9 +443,9 @@ class _Plan:
                             needed.setdefault(read.root, []).extend(users)
 
     def _may_repeat(self, equation, user, shape) -> bool:
-        """Whether the user is in another program, which can as well compute what it reads."""
+        """Whether the user, another program or XLA of few elements, can as well compute it."""
         if user is None or not isinstance(self.units[id(user)], list):
-            return False
+            return user is not None and user.primitive.name in _TAKING
         return self.shapes[id(user)] == shape and equation in self._continued(user, shape)
 
     def _program(self, members, outputs) -> Rows:

@@ -30,7 +30,15 @@ SCRIPT = pathlib.Path(gpu_offline.__file__)
 #: What other targets than the first are compiled for here; the command does all for each.
 REPRESENTATIVE = ["add", "div", "exp", "fma", "tanh", "reduce_sum", "dot_general sequential, s"]
 REPRESENTATIVE += ["dot_general order_independent, long", "conv_general_dilated sequential"]
-REPRESENTATIVE += ["scatter, add", "sort", "softmax", "products and sums", "random", "rows, "]
+REPRESENTATIVE += [
+    "scatter, add",
+    "sort",
+    "softmax",
+    "products and sums",
+    "random",
+    "rows, ",
+    "rows of 16500",
+]
 RNG = np.random.default_rng(0)
 
 

@@ -413,6 +413,17 @@ def test_what_is_in_memory_is_not_stored_again():
     assert len(full) == 1 and len(found.programs) == 2
 
 
+def test_an_array_is_not_stored_for_a_few_of_its_elements():
+    """The logits of the labels, of logits that are widened for a cross-entropy."""
+
+    def function(x, labels):
+        return cross_entropy(x.astype(np.float32), labels)
+
+    x = floats(X.shape, 1, jnp.bfloat16)
+    (program, _) = check(jax.value_and_grad(function), x, LABELS).programs
+    assert [v.aval.dtype for v in program.outvars if v.aval.size == X.size] == [x.dtype]
+
+
 TAKEN_BY_NONE = {
     "few long rows": (lambda x: x.sum(1), (np.ones((2, rows.SHORT + 1), np.float32),), {}),
     "longest rows": (

@@ -448,6 +448,13 @@ def _row_programs(pick) -> Iterator[Case]:
     def lengths(*arrays):
         return [(jax.nn.softmax(x), x.sum(1), x.min(1), jnp.argmax(x, 1)) for x in arrays]
 
+    def long_rows(x, widened, labels):
+        def loss(x):
+            x = x.astype(np.float32)
+            return optax.softmax_cross_entropy_with_integer_labels(x, labels).mean()
+
+        return jax.nn.softmax(x), x.sum(1), x.min(1), jax.value_and_grad(loss)(widened)
+
     def masked_softmax(scores, mask, cotangent):
         probabilities, pullback = jax.vjp(
             lambda x: jax.nn.softmax(jnp.where(mask, x, -jnp.inf)), scores
@@ -467,6 +474,11 @@ def _row_programs(pick) -> Iterator[Case]:
     sizes = (2, 3, 17, 64, 100, 1000, 1024, 1025, 5000, 8192, 16384)
     arrays = [spread((pick(5, 33), n), 122 + n) for n in sizes]
     yield Case("rows, lengths", lengths, tuple(map(with_specials, arrays)))
+    for n in pick((16500, 33000), (16385, 50257)):  # in passes
+        x = spread((pick(16, 33), n), 134)
+        labels = indices(x.shape[:1], n, 136)
+        arguments = (with_specials(x), x.astype(FORMATS[2]), labels)
+        yield Case(f"rows of {n} elements", long_rows, arguments)
     scores = spread(pick((2, 3, 8, 8), (8, 16, 64, 64)), 124)
     mask = np.tril(np.ones(scores.shape[2:], bool))
     arguments = (scores, mask, spread(scores.shape, 126))
