@@ -9,8 +9,9 @@ primitive, ``repjax_chains``: all of a level together.  Where there is no kernel
 several devices, which XLA would have to split it over), the primitive is its equations again: the
 same bits.
 
-A pairwise sum of what a chain makes is a primitive of its own, ``repjax_chain_sum``, whose kernel
-computes the terms as it adds them, so that they are never in memory.
+A pairwise sum, or an extremum, of what a chain makes is a primitive of its own,
+``repjax_chain_sum``, whose kernel computes the terms as it adds them, so that they are never in
+memory.
 
 A chain may neither wait for what another needs of it nor the other way round.  So each
 elementwise equation has a *level*: how many equations that are not elementwise, or of another
@@ -175,9 +176,14 @@ _FLOATS: dict[str, _Function] = {
     "sign": _plain("sign"),
     "abs": _abs,
 }
+#: Functions that are as long as many others; the kernel has their bodies (``elementary/cpp.py``).
+ELEMENTARY = (
+    *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10"),
+    *("tanh", "logistic", "erf", "erfc", "erf_inv", "sinh", "cosh"),
+)
 #: In formats of 16 bits they are rounded in another way.
 _FLOAT32: dict[str, _Function] = {
-    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square")
+    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY)
 }
 _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
@@ -324,7 +330,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sum:
-    """The equation of a sum, and the chain of its terms, whose only output is the operand."""
+    """The equation of a sum or extremum, and the chain of its terms; its only output."""
 
     chain: Chain
     equation: Any
@@ -343,15 +349,21 @@ def run(equation, environment) -> None:
     environment.update(zip(equation.outvars, results, strict=True))
 
 
-def _is_pairwise_sum(equation) -> bool:
-    """Whether an equation is a sum that the kernel knows, over neighbouring axes of an array."""
-    if equation.primitive.name != PREFIX + "reduce_sum":
-        return False
+#: Of reductions whose terms the kernel may compute, what it calls them.
+_REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")}
+
+
+def _accumulation(equation) -> str | None:
+    """The kernel's name for a pairwise reduction over neighbouring axes of an array, or None."""
+    name = _REDUCTIONS.get(equation.primitive.name)
+    if name is None:
+        return None
     (x,), axes = equation.invars, equation.params["axes"]
     if isinstance(x, Literal) or x.aval.dtype != _FLOAT or x.aval.size == 0 or not axes:
-        return False
+        return None
+    accumulation = equation.params.get("accumulation", name)
     together = max(axes) - min(axes) + 1 == len(axes)
-    return together and equation.params["accumulation"] == "pairwise"
+    return accumulation if together and accumulation in ("pairwise", "max", "min") else None
 
 
 class _Plan:
@@ -448,7 +460,7 @@ class _Plan:
         users.update(self._root(v) for v in variables(self.jaxpr.outvars))
         found = {}
         for equation in self.jaxpr.eqns:
-            if not _is_pairwise_sum(equation):
+            if _accumulation(equation) is None:
                 continue
             (operand,) = equation.invars
             view = seen(operand, self.views)
@@ -461,7 +473,7 @@ class _Plan:
             # What others need too is computed again, if it is little and not in the cache.
             is_large = operand.aval.size > native.LARGE
             is_shared = any(users[e.outvars[0]] > 1 for e in members)
-            if is_shared and (not is_large or len(members) >= _MANY):
+            if is_shared and (not is_large or _cost(members) >= _MANY):
                 continue
             if not (members or view.canonical):
                 continue
@@ -579,13 +591,24 @@ class _Plan:
 #: Elements of an array over which a pass costs less than compiling a loop; operations that are
 #: worth a pass over a larger one.
 _SMALL, _MANY = 1 << 15, 8
+#: Additions that take as long as an elementary function.
+_LONG, _ELEMENTARY = 32, frozenset(PREFIX + name for name in ELEMENTARY)
 #: Calls, which XLA fuses with nothing.
-_CALLS = frozenset(PREFIX + name for name in ("dot_general", "conv_general_dilated", "reduce_sum"))
+_CALLS = frozenset(
+    PREFIX + name
+    for name in ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min")
+)
 
 
 def _loops(equations) -> list[Any]:
     """Those that XLA makes loops of, which it fuses with others; None is no equation."""
     return [e for e in equations if e is not None and e.primitive.name not in _CALLS]
+
+
+def _cost(equations) -> int:
+    """Of an element, in additions."""
+    names = [e.primitive.name for e in equations if _function(e) is not None]
+    return sum(_LONG if name in _ELEMENTARY else 1 for name in names)
 
 
 def _pays(chain: Chain, neighbours) -> bool:
@@ -596,10 +619,10 @@ def _pays(chain: Chain, neighbours) -> bool:
     arithmetic with the memory, which the kernel does not.
     """
     size = chain.outvars[0].aval.size
-    if size <= _SMALL or size > native.LARGE:
-        return size <= _SMALL
-    operations = [e for e in chain.eqns if _function(e) is not None]
-    return len(operations) >= _MANY or not _loops(neighbours)
+    cost = _cost(chain.eqns)
+    if size <= _SMALL or cost >= _LONG:
+        return True
+    return size <= native.LARGE and (cost >= _MANY or not _loops(neighbours))
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
@@ -788,8 +811,9 @@ def _sum_kernel(*operands, sum: Sum):
     by_variable = dict(zip(sum.chain.invars, operands, strict=True))
     roots, program = _encode(sum.chain)
     taken = (by_variable[v] for v in roots)
-    shape = sum.chain.outvars[0].aval.shape
-    return call_kernel(*taken, shape=shape, program=program, **sum.equation.params)
+    shape, axes = sum.chain.outvars[0].aval.shape, sum.equation.params["axes"]
+    accumulation = _accumulation(sum.equation)
+    return call_kernel(*taken, shape=shape, axes=axes, accumulation=accumulation, program=program)
 
 
 def _by_kernel(kernel, equations, multiple_results: bool):

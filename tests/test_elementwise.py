@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pathlib
 import random
 
 import jax
@@ -15,6 +16,8 @@ from test_contract import each_instruction_set
 import repjax
 from repjax.primitives import elementwise, native
 from repjax.primitives.define import HALVES
+from repjax.primitives.elementary import cpp
+from repjax.verify import conformance, vectors
 
 pytestmark = pytest.mark.skipif(
     not native.available(), reason=f"there is no kernel: {native.in_use()[1]}"
@@ -51,7 +54,12 @@ def floats(n: int, seed: int) -> np.ndarray:
 
 # --- operations -----------------------------------------------------------------------------
 
+PRIMITIVES = vectors.registered()
+ELEMENTARY = {
+    name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in elementwise.ELEMENTARY
+}
 FLOAT_OPERATIONS = {
+    **ELEMENTARY,
     "add": lax.add,
     "sub": lax.sub,
     "mul": lax.mul,
@@ -81,7 +89,7 @@ HALF_OPERATIONS = {
     **{
         name: operation
         for name, operation in FLOAT_OPERATIONS.items()
-        if name not in ("rsqrt", "one minus square", "bits")
+        if name not in ("rsqrt", "one minus square", "bits", *ELEMENTARY)
     },
     "to float32": lambda x, y: x.astype(np.float32) * y.astype(np.float32),
     "from float32": lambda x, y: (x.astype(np.float32) * y.astype(np.float32)).astype(x.dtype),
@@ -155,10 +163,8 @@ def test_each_operation_is_one_of_the_kernels():
     """And on its own, so that none is left to XLA unseen."""
     x, y = floats(40, 1), floats(40, 2)
     for name, operation in FLOAT_OPERATIONS.items():
-        calls = 2 if name == "one minus square" else 1  # the tangent is a product with tanh'
-        assert_same_bits(
-            with_kernel(operation, x, y, calls=calls), without_kernel(operation, x, y), name
-        )
+        actual = with_kernel(operation, x, y, calls=1)
+        assert_same_bits(actual, without_kernel(operation, x, y), name)
     for dtype in HALVES:
         x, y = patterns(40, 1, dtype), patterns(40, 2, dtype)
         for name, operation in HALF_OPERATIONS.items():
@@ -186,7 +192,8 @@ def test_each_operation_is_one_of_the_kernels():
 
 
 @pytest.mark.parametrize(
-    "wrong", [("mul", "add"), ("lt", "le"), ("max", "min"), ("sub", "add"), ("div", "mul")]
+    "wrong",
+    [("mul", "add"), ("lt", "le"), ("max", "min"), ("sub", "add"), ("div", "mul"), ("exp", "exp2")],
 )
 def test_a_wrong_operation_is_caught(wrong):
     x, y, expected = _operands_and_results()
@@ -197,6 +204,23 @@ def test_a_wrong_operation_is_caught(wrong):
         actual = with_kernel(FLOATS, x, y)
     different = {k for k in expected if not same_bits(actual[k], expected[k])}
     assert wrong[0] in different
+
+
+def test_the_elementary_functions_are_those_of_the_bodies():
+    """``python -m repjax.primitives.elementary.cpp`` writes the file."""
+    path = pathlib.Path(__file__).parents[1] / "primitives" / "native" / cpp.PATH.name
+    assert path.read_text() == cpp.source()
+
+
+def test_hard_inputs_of_elementary_functions():
+    """Those of which a result is closest to where the rounding changes."""
+    hard = conformance.hard_arrays(conformance.load()["hard_inputs"])
+    for name, function in ELEMENTARY.items():
+        x = hard[name][:, 0]
+        expected = without_kernel(function, x, x)
+        for instruction_set in each_instruction_set():
+            actual = with_kernel(function, x, x)
+            assert_same_bits(actual, expected, f"{name}, {instruction_set}")
 
 
 # --- arrays ---------------------------------------------------------------------------------
@@ -245,8 +269,12 @@ def test_empty_arrays_and_many_axes():
 SUM_KERNEL = "custom_call @repjax_reduce_sum"
 
 
+REDUCTIONS = {"sum": lambda x, axes: x.sum(axes), "max": lambda x, axes: x.max(axes)}
+REDUCTIONS["min"] = lambda x, axes: x.min(axes)
+
+
 def _sums(function, *args, fused: int):
-    """The results with the kernel, which computes the terms of ``fused`` sums."""
+    """The results with the kernel, which computes the terms of ``fused`` sums or extrema."""
     text = repjax.reproducible(function).lower(*args).as_text()
     calls = [line for line in text.splitlines() if SUM_KERNEL in line]
     assert sum("program = dense<[" in line for line in calls) == fused, calls
@@ -266,14 +294,15 @@ SUM_SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(("shape", "axes"), SUM_SHAPES, ids=str)
-def test_sums_of_computed_terms(shape, axes):
+def test_sums_of_computed_terms(shape, axes, reduction):
     n = int(np.prod(shape))
     x, y, row = (floats(m, i).reshape(s) for i, (m, s) in enumerate([(n, shape)] * 2 + [(1, ())]))
     row = row if len(shape) == 1 else floats(shape[-1], 3)
 
     def sums(x, y, row):
-        return [terms.sum(axes) for terms in _terms(x, y, row)]
+        return [REDUCTIONS[reduction](terms, axes) for terms in _terms(x, y, row)]
 
     expected = without_kernel(sums, x, y, row)
     for name in each_instruction_set():
@@ -289,11 +318,42 @@ def test_large_sums_of_computed_terms(axes):
 
     def moments(x, row):
         centered = x - row
-        return x.sum(axes), (centered**2).sum(axes), centered.sum(axes)
+        return x.sum(axes), (centered**2).sum(axes), centered.sum(axes), x.max(axes), x.min(axes)
 
     expected = without_kernel(moments, x, row)
     for name in each_instruction_set():
-        assert_same_bits(_sums(moments, x, row, fused=3), expected, name)
+        assert_same_bits(_sums(moments, x, row, fused=5), expected, name)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_extrema(largest):
+    """Of what no chain makes, with NaNs, infinities, zeros of both signs, and of few elements."""
+
+    def extrema(x):
+        turned = lax.rev(x, (0, 1, 2))
+        return [
+            (jax.numpy.max if largest else jax.numpy.min)(turned, axes)
+            for axes in (0, 1, 2, (0, 1), (1, 2), (0, 2), (0, 1, 2), ())
+        ]
+
+    for shape in ((2, 3, 5), (33, 4, 70), (3, 600, 17), (1, 1, 40_000)):
+        for x in (floats(int(np.prod(shape)), 1), normal(int(np.prod(shape)), 2)):
+            x = x.reshape(shape)
+            text = repjax.reproducible(lambda x: extrema(x)).lower(x).as_text()
+            assert text.count(SUM_KERNEL) >= 5
+            expected = without_kernel(extrema, x)
+            for name in each_instruction_set():
+                assert_same_bits(with_kernel(extrema, x), expected, name)
+    x = np.ones((5, 0, 2), np.float32)
+    assert repjax.reproducible(lambda x: lax.reduce_max(x, (0,)))(x).shape == (0, 2)
+    assert (repjax.reproducible(lambda x: lax.reduce_max(x, (1,)))(x) == -np.inf).all()
+
+
+def test_a_wrong_extremum_is_caught(monkeypatch):
+    x = normal(3000, 1).reshape(30, 100)
+    expected = without_kernel(lambda x: x.max(1), x)
+    monkeypatch.setattr(elementwise, "_accumulation", lambda equation: "min")
+    assert not same_bits(_sums(lambda x: x.max(1), x, fused=1), expected)
 
 
 def test_which_terms_are_computed_as_they_are_added():
@@ -302,8 +362,10 @@ def test_which_terms_are_computed_as_they_are_added():
     # Terms that others need are in the cache, but not those of a large array.
     _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), x, fused=0)
     _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), large, fused=1)
+    _sums(lambda x: ((y := lax.exp(x)) * 3, y.sum()), large, fused=0)
+    _sums(lambda x: lax.exp(x).sum(0), large, fused=1)
     # XLA adds what it makes, and what is transposed.
-    for terms in (lax.exp, lambda x: x.T * 2, lambda x: lax.exp(x) + 1):
+    for terms in (lax.sin, lambda x: x.T * 2, lambda x: lax.sin(x) + 1):
         plan = repjax.reproducible(lambda x, terms=terms: terms(x).sum(0)).lower(large)
         assert SUM_KERNEL not in plan.as_text()
 

@@ -208,7 +208,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   std::vector<Blocks> parts;
   int64_t operations = 0;
   for (const Program& program : programs) {
-    const int64_t here = program.size * program.instruction_count;
+    const int64_t here = program.size * program.cost();
     const int64_t blocks = (program.size + kBlock - 1) / kBlock;
     const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kThread));
     for (int64_t i = 0; i < count; ++i) {

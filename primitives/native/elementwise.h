@@ -4,10 +4,13 @@
 // booleans as masks of all bits; float16 and bfloat16 are the float32 numbers they stand for,
 // rounded after each operation.  Rounded results are those of repjax.primitives.arithmetic:
 // division, square root and their relatives round correctly here without a detour.
-// Expects also root(x), the square roots of a Vector and of a Wide.
+// Expects also root(x), the square roots of a Vector and of a Wide; wide(x) of a Narrow; and of a
+// Wide floor(x), and fused(a, b, c), a * b + c with one rounding or two.
 
-typedef double Wide __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
+// Of half as many elements, which float64 has.
+typedef float Narrow __attribute__((vector_size(2 * kLanes)));
+typedef double Wide __attribute__((vector_size(4 * kLanes)));
 
 template <class To, class From>
 static inline To as(From x) {
@@ -19,10 +22,16 @@ static inline To as(From x) {
 
 static inline Bits fill(int32_t x) { return Bits{} + x; }
 static inline Bits magnitude(Bits x) { return x & fill(0x7FFFFFFF); }
-static inline Bits where(Bits mask, Bits a, Bits b) { return (mask & a) | (~mask & b); }
+template <class Mask, class V>
+static inline V where(Mask mask, V a, V b) {
+  return mask ? a : b;
+}
 static inline Vector root(Vector x);
 static inline Wide root(Wide x);
 static inline Vector fma(Vector a, Vector b, Vector c);
+static inline Wide wide(Narrow x);
+static inline Wide floor(Wide x);
+static inline Wide fused(Wide a, Wide b, Wide c);
 
 // canonical.flush, canonical.guard and canonical.canonicalize.
 static inline Bits flush(Vector x) {
@@ -56,18 +65,7 @@ static inline Bits sign(Vector x) {
   return where(is_nan(x) | (Bits)(x == Vector{}), i, one);
 }
 
-// In float64, and rounded once more, operation by operation as in the body, which is certified.
-static inline Bits inverse_root(Vector x) {
-  typedef float Narrow __attribute__((vector_size(2 * kLanes)));
-  Narrow halves[2];
-  __builtin_memcpy(halves, &x, sizeof x);
-  for (Narrow& half : halves) {
-    const Wide one = Wide{} + 1.0;
-    half = __builtin_convertvector(one / root(__builtin_convertvector(half, Wide)), Narrow);
-  }
-  __builtin_memcpy(&x, halves, sizeof x);
-  return guard(x);
-}
+#include "several.h"
 
 // A format of 16 bits within float32.
 struct Half {
@@ -144,7 +142,6 @@ static void apply(Operation operation, int64_t count, const int32_t* a, const in
     FLOATS(div, guard(x / y))
     FLOATS(neg, flush(-x))
     FLOATS(sqrt, guard(root(x)))
-    FLOATS(rsqrt, inverse_root(x))
     FLOATS(one_minus_square, guard(fma(-x, x, as<Vector>(fill(0x3F800000)))))
     FLOATS(max, largest(x, y))
     FLOATS(min, smallest(x, y))
@@ -178,7 +175,13 @@ static void apply(Operation operation, int64_t count, const int32_t* a, const in
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+#define ELEMENTARY(name) \
+  case Operation::name:  \
+    return several::each(count, a, to, [](several::Narrow x) { return several::name(x); });
+    ELEMENTARY(rsqrt)
+    REPJAX_ELEMENTARY(ELEMENTARY)
   }
+#undef ELEMENTARY
 #undef FLOATS
 #undef INTEGERS
 }

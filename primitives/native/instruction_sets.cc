@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -87,7 +88,7 @@ inline void add_to(int64_t* to, __m512i sum, bool first) {
   _mm512_storeu_si512(to, sum);
 }
 namespace floats {
-constexpr int kLanes = 16, kVectors = 4;
+constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
 #include "floats.h"
 #include "sums.h"
 #include "elementwise.h"
@@ -95,6 +96,9 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
 static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
+static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
+static inline Wide floor(Wide x) { return _mm512_maskz_roundscale_pd(0xFF, x, 9); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return _mm512_fmadd_pd(a, b, c); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 8, kVectors = 4;
@@ -151,7 +155,7 @@ namespace digits {
 namespace avx2 {
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
 namespace floats {
-constexpr int kLanes = 8, kVectors = 2;
+constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
 #include "floats.h"
 #include "sums.h"
 #include "elementwise.h"
@@ -159,6 +163,9 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
 static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
 static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
+static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
+static inline Wide floor(Wide x) { return _mm256_floor_pd(x); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return _mm256_fmadd_pd(a, b, c); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 4, kVectors = 2;
@@ -180,7 +187,7 @@ static inline Vector widen(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps
 namespace neon {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
 namespace floats {
-constexpr int kLanes = 4, kVectors = 4;
+constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
 #include "floats.h"
 #include "sums.h"
 #include "elementwise.h"
@@ -188,6 +195,9 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, 
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
 static inline Vector root(Vector x) { return vsqrtq_f32(x); }
 static inline Wide root(Wide x) { return vsqrtq_f64(x); }
+static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
+static inline Wide floor(Wide x) { return vrndmq_f64(x); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return vfmaq_f64(c, a, b); }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 2, kVectors = 4;
@@ -206,7 +216,7 @@ static inline Vector widen(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
 namespace plain {
 constexpr int Rows(int) { return 1; }
 namespace floats {
-constexpr int kLanes = 4, kVectors = 2;
+constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
 #include "floats.h"
 #include "sums.h"
 #include "elementwise.h"
@@ -223,6 +233,12 @@ static inline Wide root(Wide x) {
   for (int i = 0; i < kLanes / 2; ++i) x[i] = std::sqrt(x[i]);
   return x;
 }
+static inline Wide wide(Narrow x) { return __builtin_convertvector(x, Wide); }
+static inline Wide floor(Wide x) {
+  for (int i = 0; i < kLanes / 2; ++i) x[i] = std::floor(x[i]);
+  return x;
+}
+static inline Wide fused(Wide a, Wide b, Wide c) { return a * b + c; }
 }  // namespace floats
 namespace integers {
 constexpr int kLanes = 2, kVectors = 2;

@@ -23,12 +23,14 @@ struct Chains {
                int64_t columns, float* to, int64_t width);
 };
 
-// Sums of float32; sums.h says which.
+enum class Join { kAdd, kLargest, kSmallest };
+
+// Sums of float32, and extrema; sums.h says which.  Pairwise ones by what joins elements.
 struct Sums {
   int64_t lanes;
-  void (*pairwise)(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
-                   float* out);
-  void (*pairwise_row)(const float* x, int64_t n, float* scratch, float* out);
+  void (*pairwise[3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
+                      float* out);
+  void (*pairwise_row[3])(const float* x, int64_t n, float* scratch, float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 
@@ -102,6 +104,11 @@ struct Products {
   void (*end)() = nullptr;
 };
 
+// Elementary functions, each as long as many other operations.
+#define REPJAX_ELEMENTARY(of)                                                                    \
+  of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
+  of(erfc) of(erf_inv) of(sinh) of(cosh)
+
 // Operations on elements of 32 bits; elementwise.h says what they do.
 #define REPJAX_OPERATIONS(of)                                                                    \
   of(canonicalize) of(add) of(sub) of(mul) of(div) of(neg) of(sqrt) of(rsqrt)                    \
@@ -112,10 +119,14 @@ struct Products {
   of(round_float16_flush) of(round_float16_guard) of(round_bfloat16_flush)                       \
   of(round_bfloat16_guard) of(widen_float16) of(widen_bfloat16) of(narrow_float16)               \
   of(narrow_bfloat16)                                                                            \
-  of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)
+  of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)                              \
+  REPJAX_ELEMENTARY(of)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
+
+// As many additions take as long.
+inline int64_t cost(Operation operation) { return operation < Operation::exp ? 1 : 32; }
 
 // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
 struct Elementwise {

@@ -68,6 +68,15 @@ struct Program {
   const Output* outputs;
   const Constant* constants;
   const Instruction* instructions;
+
+  // Of an element, in additions.
+  int64_t cost() const {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < instruction_count; ++i) {
+      sum += repjax::cost(Operation(instructions[i].operation));
+    }
+    return sum;
+  }
 };
 
 // The program encoded at `next`, which goes behind it; its inputs are arguments, the first of them

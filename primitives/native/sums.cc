@@ -1,6 +1,6 @@
-// Sums of float32 on the CPU as an XLA FFI call.
+// Sums and extrema of float32 on the CPU as an XLA FFI call.
 //
-//   out[o, c] = the sum of x[o, i, c] over i, pairwise or sequential
+//   out[o, c] = the sum of x[o, i, c] over i, pairwise or sequential, the largest or the smallest
 //
 // The elements of x may be the results of a program (programs.h), computed as they are added.
 //
@@ -42,7 +42,7 @@ std::unique_ptr<float[]> buffer(int64_t size) {
   return std::unique_ptr<float[]>(new float[size]);
 }
 
-// What is added: elements in memory, or those of a program.
+// What is joined: elements in memory, or those of a program.
 struct Terms {
   const float* x = nullptr;
   const Program* program = nullptr;
@@ -71,17 +71,17 @@ struct Terms {
   }
 
   float* memory(int64_t count) const { return program ? scratch<kStaged, float>(count) : nullptr; }
-  int64_t operations() const { return program ? 1 + program->instruction_count : 1; }
+  int64_t operations() const { return program ? 1 + program->cost() : 1; }
 };
 
 // out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an 8th.
-void pairwise(const Sums& sums, Terms x, int64_t n, int64_t width, float* out,
+void pairwise(const Sums& sums, Join join, Terms x, int64_t n, int64_t width, float* out,
               ffi::ThreadPool* pool) {
   std::unique_ptr<float[]> partial;
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_row(x.get(0, n, x.memory(n)), n, scratch.get(), out);
+      sums.pairwise_row[int(join)](x.get(0, n, x.memory(n)), n, scratch.get(), out);
       return;
     }
     const int64_t step = x.program ? kComputedStep : kStep;
@@ -106,7 +106,7 @@ void pairwise(const Sums& sums, Terms x, int64_t n, int64_t width, float* out,
         const int64_t here = in_last ? rows : rows - 1;
         int64_t row = columns;
         const float* const from = x.get(begin, here, &row, stop - begin, terms);
-        sums.pairwise(from, here, row, stop - begin, scratch.get(), to + begin);
+        sums.pairwise[int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
         begin = stop;
       }
     });
@@ -119,7 +119,7 @@ void pairwise(const Sums& sums, Terms x, int64_t n, int64_t width, float* out,
   if (from != out) std::copy_n(from, width, out);
 }
 
-void pairwise(const Sums& sums, const Terms& x, int64_t outer, int64_t n, int64_t inner,
+void pairwise(const Sums& sums, Join join, const Terms& x, int64_t outer, int64_t n, int64_t inner,
               float* out, ffi::ThreadPool* pool) {
   const int64_t threads = pool->num_threads();
   if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
@@ -130,16 +130,16 @@ void pairwise(const Sums& sums, const Terms& x, int64_t outer, int64_t n, int64_
       const int64_t o = block * rows, here = std::min(rows, outer - o);
       const float* const from = x.get(o * n, here * n, x.memory(here * n));
       for (int64_t i = 0; i < here; ++i) {
-        sums.pairwise_row(from + i * n, n, scratch.get(), out + o + i);
+        sums.pairwise_row[int(join)](from + i * n, n, scratch.get(), out + o + i);
       }
     });
   } else if (outer >= 2 * threads) {
     run(pool, outer, outer * n * inner * x.operations(), [=, &sums](int64_t o) {
-      pairwise(sums, x.from(o * n * inner), n, inner, out + o * inner, nullptr);
+      pairwise(sums, join, x.from(o * n * inner), n, inner, out + o * inner, nullptr);
     });
   } else {
     for (int64_t o = 0; o < outer; ++o) {
-      pairwise(sums, x.from(o * n * inner), n, inner, out + o * inner, pool);
+      pairwise(sums, join, x.from(o * n * inner), n, inner, out + o * inner, pool);
     }
   }
 }
@@ -200,12 +200,15 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   } else {
     x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
   }
-  if (accumulation == "pairwise") {
-    pairwise(sums, x, outer, n, inner, out->typed_data(), &pool);
+  constexpr std::string_view kPairwise[] = {"pairwise", "max", "min"};
+  const auto kind = std::find(std::begin(kPairwise), std::end(kPairwise), accumulation);
+  if (kind != std::end(kPairwise)) {
+    const Join join = Join(kind - std::begin(kPairwise));
+    pairwise(sums, join, x, outer, n, inner, out->typed_data(), &pool);
   } else if (accumulation == "sequential" && !x.program) {
     sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
   } else {
-    return ffi::Error::InvalidArgument("accumulation: expected pairwise, or sequential in memory");
+    return ffi::Error::InvalidArgument("accumulation: expected pairwise, max, min, or sequential in memory");
   }
   return ffi::Error::Success();
 }

@@ -1,15 +1,21 @@
-// Sums of float32 for one instruction set, which the including file names.
+// Sums and extrema of float32 for one instruction set, which the including file names.
 //
 // Included by instruction_sets.cc after floats.h, of which it uses Vector and Bits.  Every
-// addition is rounded and flushed, in the orders of repjax.primitives.reduce.sums.
+// addition is rounded and flushed, in the orders of repjax.primitives.reduce.sums; extrema take
+// the way of pairwise sums.
 
-// The sum, and +0 for -0 and subnormals.
-template <int kCount>
+// What a pairwise reduction makes of two elements: the sum, and +0 for -0 and subnormals; or the
+// larger or the smaller one, or a NaN.
+template <Join join, int kCount>
 struct Few {
   typedef float Vector __attribute__((vector_size(4 * kCount)));
   typedef int32_t Bits __attribute__((vector_size(4 * kCount)));
 
-  static inline Vector add(Vector a, Vector b) {
+  static inline Vector both(Vector a, Vector b) {
+    if (join != Join::kAdd) {
+      const Bits first = (Bits)(join == Join::kLargest ? a > b : a < b) | (Bits)(a != a);
+      return first ? a : b;
+    }
     a += b;
     Bits bits, zero = {};
     __builtin_memcpy(&bits, &a, sizeof a);
@@ -18,21 +24,23 @@ struct Few {
     return a;
   }
 
-  // The pairwise sum of the elements.
+  // The pairwise reduction of the elements.
   static inline float fold(Vector x) {
-    typedef Few<kCount / 2> Half;
+    typedef Few<join, kCount / 2> Half;
     typename Half::Vector low, high;
     __builtin_memcpy(&low, &x, sizeof low);
     __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof low, sizeof high);
-    return Half::fold(Half::add(low, high));
+    return Half::fold(Half::both(low, high));
   }
 };
 
-template <>
-struct Few<1> {
+template <Join join>
+struct Few<join, 1> {
   typedef float Vector;
 
-  static inline float add(float a, float b) {
+  static inline float both(float a, float b) {
+    if (join == Join::kLargest) return a > b || a != a ? a : b;
+    if (join == Join::kSmallest) return a < b || a != a ? a : b;
     a += b;
     int32_t bits;
     __builtin_memcpy(&bits, &a, sizeof a);
@@ -42,70 +50,81 @@ struct Few<1> {
   static inline float fold(float x) { return x; }
 };
 
-static inline Vector add(Vector a, Vector b) { return Few<kLanes>::add(a, b); }
+template <Join join>
+static inline Vector both(Vector a, Vector b) {
+  return Few<join, kLanes>::both(a, b);
+}
+static inline Vector add(Vector a, Vector b) { return both<Join::kAdd>(a, b); }
 
-// The first elements; +0 after them, which adds nothing to a canonical number.
-static inline Vector load_some(const float* p, int64_t count) {
-  Vector x = {};
+// What changes nothing: of sums of canonical numbers +0.
+constexpr float nothing(Join join) {
+  return join == Join::kAdd ? 0 : join == Join::kLargest ? -__builtin_inff() : __builtin_inff();
+}
+
+// The first elements, and after them what changes nothing.
+static inline Vector load_some(const float* p, int64_t count, float after = 0) {
+  Vector x = after - Vector{};
   __builtin_memcpy(&x, p, sizeof(float) * count);
   return x;
 }
 
-// The pairwise sum of at most eight: element i and i + 4, then i + 2, then i + 1.
-template <int kTerms>
-static inline Vector sum_terms(Vector* x) {
+// The pairwise reduction of at most eight: element i and i + 4, then i + 2, then i + 1.
+template <Join join, int kTerms>
+static inline Vector join_terms(Vector* x) {
 #pragma GCC unroll 4
-  for (int i = 0; i + 4 < kTerms; ++i) x[i] = add(x[i], x[i + 4]);
+  for (int i = 0; i + 4 < kTerms; ++i) x[i] = both<join>(x[i], x[i + 4]);
   constexpr int kLeft = kTerms < 4 ? kTerms : 4;
 #pragma GCC unroll 2
-  for (int i = 0; i + 2 < kLeft; ++i) x[i] = add(x[i], x[i + 2]);
-  return kTerms > 1 ? add(x[0], x[1]) : x[0];
+  for (int i = 0; i + 2 < kLeft; ++i) x[i] = both<join>(x[i], x[i + 2]);
+  return kTerms > 1 ? both<join>(x[0], x[1]) : x[0];
 }
 
-// to[c] = the pairwise sum of x[c + i * step], i below kTerms.
-template <int kTerms>
-static void sum_streams(const float* x, int64_t step, int64_t count, float* to) {
+// to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
+template <Join join, int kTerms>
+static void join_streams(const float* x, int64_t step, int64_t count, float* to) {
   Vector terms[kTerms];
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC unroll 8
     for (int i = 0; i < kTerms; ++i) terms[i] = load(x + c + i * step);
-    store(to + c, sum_terms<kTerms>(terms));
+    store(to + c, join_terms<join, kTerms>(terms));
   }
   if (c == count) return;
   for (int i = 0; i < kTerms; ++i) terms[i] = load_some(x + c + i * step, count - c);
-  const Vector sum = sum_terms<kTerms>(terms);
+  const Vector sum = join_terms<join, kTerms>(terms);
   __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
 }
 
-static void sum_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
+template <Join join>
+static void join_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
   switch (terms) {
-    case 1: return sum_streams<1>(x, step, count, to);
-    case 2: return sum_streams<2>(x, step, count, to);
-    case 3: return sum_streams<3>(x, step, count, to);
-    case 4: return sum_streams<4>(x, step, count, to);
-    case 5: return sum_streams<5>(x, step, count, to);
-    case 6: return sum_streams<6>(x, step, count, to);
-    case 7: return sum_streams<7>(x, step, count, to);
-    default: return sum_streams<8>(x, step, count, to);
+    case 1: return join_streams<join, 1>(x, step, count, to);
+    case 2: return join_streams<join, 2>(x, step, count, to);
+    case 3: return join_streams<join, 3>(x, step, count, to);
+    case 4: return join_streams<join, 4>(x, step, count, to);
+    case 5: return join_streams<join, 5>(x, step, count, to);
+    case 6: return join_streams<join, 6>(x, step, count, to);
+    case 7: return join_streams<join, 7>(x, step, count, to);
+    default: return join_streams<join, 8>(x, step, count, to);
   }
 }
 
-// Of n rows the sums of those a multiple of `left` apart: `left` rows, at most an eighth of
+// Of n rows the reductions of those a multiple of `left` apart: `left` rows, at most an eighth of
 // the power of two from n on; rows of `width` elements, `row` apart before and together after.
-static void add_rows(const float* x, int64_t n, int64_t row, int64_t width, int64_t left,
-                     float* to) {
+template <Join join>
+static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int64_t left,
+                      float* to) {
   const int64_t terms = (n + left - 1) / left;
   const int64_t full = n - (terms - 1) * left;  // the others have one term less
   if (row == width) {
-    sum_streams(terms, x, left * row, full * width, to);
+    join_streams<join>(terms, x, left * row, full * width, to);
     if (full < left) {
-      sum_streams(terms - 1, x + full * row, left * row, (left - full) * width, to + full * width);
+      join_streams<join>(terms - 1, x + full * row, left * row, (left - full) * width, to + full * width);
     }
     return;
   }
   for (int64_t i = 0; i < left; ++i) {
-    sum_streams(i < full ? terms : terms - 1, x + i * row, left * row, width, to + i * width);
+    join_streams<join>(i < full ? terms : terms - 1, x + i * row, left * row, width, to + i * width);
   }
 }
 
@@ -115,35 +134,37 @@ static inline int64_t power_of_two_from(int64_t n) {
   return power;
 }
 
-// out[c] = the pairwise sum of x[i * row + c], i below n; scratch for n * width / 4 elements.
+// out[c] = the pairwise reduction of x[i * row + c], i below n; scratch for n * width / 4 elements.
+template <Join join>
 static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                      float* out) {
   int64_t power = power_of_two_from(n);
   while (power > 8) {
     power /= 8;
-    add_rows(x, n, row, width, power, scratch);
+    join_rows<join>(x, n, row, width, power, scratch);
     x = scratch;
     n = power;
     row = width;
   }
-  sum_streams(n, x, row, width, out);
+  join_streams<join>(n, x, row, width, out);
 }
 
-// *out = the pairwise sum of x[i], i below n; scratch for n / 4 + 8 * kLanes elements.
+// *out = the pairwise reduction of x[i], i below n; scratch for n / 4 + 8 * kLanes elements.
+template <Join join>
 static void pairwise_row(const float* x, int64_t n, float* scratch, float* out) {
   int64_t power = power_of_two_from(n);
   while (power >= 8 * kLanes) {
     power /= 8;
-    add_rows(x, n, 1, 1, power, scratch);
+    join_rows<join>(x, n, 1, 1, power, scratch);
     x = scratch;
     n = power;
   }
-  Vector sum = load_some(x, n < kLanes ? n : kLanes);
+  Vector sum = load_some(x, n < kLanes ? n : kLanes, nothing(join));
   if (n > kLanes) {
-    add_rows(x, n, 1, 1, kLanes, scratch);
+    join_rows<join>(x, n, 1, 1, kLanes, scratch);
     sum = load(scratch);
   }
-  *out = Few<kLanes>::fold(sum);
+  *out = Few<join, kLanes>::fold(sum);
 }
 
 // out[c] = the sequential sum of x[i * row + c], i below n, which is not 0.
@@ -170,4 +191,8 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
   }
 }
 
-static const Sums kSums = {kLanes, pairwise, pairwise_row, sequential};
+static const Sums kSums = {
+    kLanes,
+    {pairwise<Join::kAdd>, pairwise<Join::kLargest>, pairwise<Join::kSmallest>},
+    {pairwise_row<Join::kAdd>, pairwise_row<Join::kLargest>, pairwise_row<Join::kSmallest>},
+    sequential};

@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 from jax import lax
 
+from repjax.primitives import native
 from repjax.primitives.arithmetic import plain_rule, require_format
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
 from repjax.primitives.interpret import rule
+from repjax.primitives.partition import partitioned
 from repjax.primitives.reduce import order
-from repjax.primitives.reduce.sums import collapse
+from repjax.primitives.reduce.sums import axes_of_reduction, call_kernel, collapse
 
 
 def _extremum(largest: bool):
@@ -24,6 +26,22 @@ def _extremum(largest: bool):
         return order.values(lax.max(keys, lax.full_like(keys, order.IDENTITY)), largest)
 
     return body
+
+
+def _define_extremum(largest: bool):
+    name, body = "max" if largest else "min", _extremum(largest)
+
+    def kernel(x, *, axes):
+        x, axis = collapse(x, axes)
+        if x.size == 0:
+            return body(x, axes=(axis,))
+        return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=name)
+
+    def on_cpu():
+        return partitioned(kernel, axes_of_reduction) if native.available() else None
+
+    stock = lax.reduce_max if largest else lax.reduce_min
+    return define(f"reduce_{name}", body, stock, halves=flush, on_cpu=on_cpu, in_parts=True)
 
 
 def _position(largest: bool):
@@ -55,8 +73,7 @@ def _stock_position(stock):
     return stock_function
 
 
-reduce_max_p = define("reduce_max", _extremum(True), lax.reduce_max, halves=flush)
-reduce_min_p = define("reduce_min", _extremum(False), lax.reduce_min, halves=flush)
+reduce_max_p, reduce_min_p = _define_extremum(True), _define_extremum(False)
 argmax_p = define("argmax", _position(True), _stock_position(lax.argmax))
 argmin_p = define("argmin", _position(False), _stock_position(lax.argmin))
 top_k_p = define("top_k", _top_k, _stock_top_k, multiple_results=True, halves=flush)

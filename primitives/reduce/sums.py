@@ -147,7 +147,8 @@ def reduce_sum_kernel(x, *, axes, accumulation):
 def call_kernel(*operands, shape, axes, accumulation, program=()):
     """The sum over neighbouring axes of an array of so many elements, by the C++ kernel.
 
-    The array is the operand, or the results of a program of ``repjax.primitives.elementwise``.
+    Or, with an accumulation ``max`` or ``min``, the extremum.  The array is the operand, or the
+    results of a program of ``repjax.primitives.elementwise``.
     """
     first, last = min(axes), max(axes) + 1
     sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
@@ -166,8 +167,8 @@ def by_accumulation(kernels, body):
     return function
 
 
-def _axes(x, *, axes, **_) -> Axes:
-    """Those along which a sharded sum may be split: the ones that stay."""
+def axes_of_reduction(x, *, axes, **_) -> Axes:
+    """Those along which a sharded operand may be split: the ones that stay."""
     names = [f"d{i}" for i in range(x.ndim)]
     kept = [name for i, name in enumerate(names) if i not in axes]
     return Axes([names], kept, [names[i] for i in sorted(axes)])
@@ -193,14 +194,16 @@ def _define(name, combine, identity, stock, on_cpu=lambda: None, **options):
         kernels = {"sequential": sums.sequential}
         if combine is add and gpu.ROWS:
             kernels["pairwise"] = rows.pairwise
-        kernel = partitioned(_reduction(combine, identity, {**ORDERS, **kernels}), _axes)
+        kernel = partitioned(
+            _reduction(combine, identity, {**ORDERS, **kernels}), axes_of_reduction
+        )
         return by_accumulation(dict.fromkeys(kernels, kernel), body)
 
     return define(name, body, stock, on_cpu=on_cpu, on_gpu=on_gpu, in_parts=True, **options)
 
 
 reduce_sum_body = _reduction(add, 0)
-_in_parts = partitioned(reduce_sum_kernel, _axes)
+_in_parts = partitioned(reduce_sum_kernel, axes_of_reduction)
 _on_cpu = by_accumulation({"pairwise": _in_parts, "sequential": _in_parts}, reduce_sum_body)
 reduce_sum_p = _define(
     "reduce_sum",

@@ -7,8 +7,9 @@ everything that the result depends on.  Work is done in child processes, one blo
 inputs at a time; what is done is kept in a file, so that an interrupted proof can go on.
 
 A certificate is about one compiled program: one function, version of JAX and instruction
-set.  That other programs agree, where the compiler may contract multiply-adds elsewhere,
-is what the bounds in ``primitives/elementary`` and ``tests/test_elementary.py`` are for.
+set, of XLA or of the C++ kernel.  That other programs agree, where the compiler may contract
+multiply-adds elsewhere, is what the bounds in ``primitives/elementary`` and
+``tests/test_elementary.py`` are for.
 
 A program whose results are those of a proven one, bit for bit, is proven as well, and
 hashing results is faster than asking the oracle: ``--by-digest`` proves that way
@@ -43,6 +44,7 @@ import jaxlib
 import numpy as np
 
 import repjax
+from repjax.primitives import elementwise, native
 from repjax.verify import oracle
 
 #: Inputs per block: one call of the compiled function, one entry of the state.
@@ -53,6 +55,8 @@ CHUNK = 2**16
 LISTED = 20
 #: XLA's names of instruction sets, and the CPU flag without which they mean less.
 ISAS = {"SSE4_2": "sse4_2", "AVX": "avx", "AVX2": "avx2", "AVX512": "avx512f"}
+#: Those of the C++ kernel, which computes the function within a reproducible program.
+KERNELS = {f"KERNEL_{name}": name for name in ("AVX512", "AVX2", "NEON", "PLAIN")}
 SAVE_SECONDS = 10.0
 #: What certificates agree in that may be proven by one digest.
 SAME_CLAIM = ("function", "format", "claim", "contract_version", "inputs")
@@ -107,16 +111,25 @@ def make_walk(bounds: tuple[int, int] | None = None, sample: int | None = None) 
 # --- in a worker ----------------------------------------------------------------------
 
 
+_kernel: str | None = None  # the instruction set of the C++ kernel, if that is what is proven
+
+
 @functools.cache
-def compiled(name: str) -> Callable[[Any], Any]:
-    """The library's function under ``jax.jit``."""
-    return jax.jit(getattr(repjax.lax, name))
+def compiled(name: str) -> Any:
+    """The library's function, compiled: by XLA, or by the C++ kernel in a reproducible program."""
+    function = getattr(repjax.lax, name)
+    return jax.jit(function) if _kernel is None else repjax.reproducible(function)
 
 
 def program_digest(name: str, size: int) -> str:
     """SHA-256 of the StableHLO text of the function for ``size`` inputs."""
-    lowered = compiled(name).lower(jax.ShapeDtypeStruct((size,), np.float32))
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    text = compiled(name).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
+    if _kernel is not None and "repjax_elementwise" not in text:
+        raise UsageError(
+            f"--isa: the C++ kernel computes {', '.join(elementwise.ELEMENTARY)}, received {name}; "
+            "prove XLA's code for it"
+        )
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe(name: str, walk: range, isa: str | None) -> dict[str, Any]:
@@ -164,7 +177,9 @@ def _cpu() -> str:
 
 
 def _contracts() -> bool:
-    """Whether plain JAX fuses multiply-adds here, as a check that the flag took effect."""
+    """Whether multiply-adds are fused; XLA's, as a check that the flag took effect."""
+    if _kernel is not None:
+        return _kernel != "PLAIN"
     x = np.full(4096, 1 + 2**-12, np.float32)
     y = jax.jit(lambda x, c: x * x + c)(x, np.full(4096, -1 - 2**-11, np.float32))
     return bool(np.asarray(y).any())  # 2**-24 is lost unless they are fused
@@ -277,8 +292,13 @@ def workers(isa: str | None, processes: int) -> Iterator[concurrent.futures.Exec
 
 
 def _start_worker(isa: str | None) -> None:
+    global _kernel
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent saves what is done and stops
-    if isa is not None:  # in time: XLA reads its flags when the first program is compiled
+    if isa in KERNELS:
+        jax.config.update("jax_platforms", "cpu")
+        _kernel = KERNELS[isa]
+        native.choose(_kernel)
+    elif isa is not None:  # in time: XLA reads its flags when the first program is compiled
         os.environ["XLA_FLAGS"] = (
             f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}".strip()
         )
@@ -286,6 +306,14 @@ def _start_worker(isa: str | None) -> None:
 
 
 def _require_isa(isa: str) -> None:
+    if isa in KERNELS:
+        if not native.available() or KERNELS[isa] not in native.instruction_sets():
+            reason = native.in_use()[1] or f"has {', '.join(native.instruction_sets())} here"
+            raise UsageError(
+                f"--isa: expected an instruction set of the C++ kernel, received {isa}; the kernel "
+                f"is not used or lacks it: {reason}"
+            )
+        return
     with contextlib.suppress(OSError):
         if not re.search(rf"\b{ISAS[isa]}\b", pathlib.Path("/proc/cpuinfo").read_text()):
             raise UsageError(
@@ -311,7 +339,7 @@ def prove(
     Args:
       name: one of :func:`available`.
       walk: the inputs, from :func:`make_walk`; by default all.
-      isa: one of :data:`ISAS`, or None for what XLA chooses.
+      isa: one of :data:`ISAS` or :data:`KERNELS`, or None for what XLA chooses.
       processes: how many child processes.
       state: a file for what has been done, removed at the end; None for none.
       resume: go on from the state, if there is one.
@@ -422,9 +450,10 @@ def add_command(commands) -> None:
     parser.add_argument(
         "--isa",
         nargs="+",
-        choices=ISAS,
+        choices=[*ISAS, *KERNELS],
         default=[None],
-        help="the largest instruction set that XLA may use; one proof for each (default: XLA's)",
+        help="the largest instruction set that XLA may use, or that of the C++ kernel; one proof "
+        "for each (default: XLA's)",
     )
     parser.add_argument(
         "--range",
@@ -517,7 +546,7 @@ def _prove_one(name, isa, arguments) -> int:
 
 def _find_proven(folder: pathlib.Path, name: str, inputs: str) -> dict[str, Any] | None:
     """A certificate without misrounded results, for whatever instruction set."""
-    for isa in (*ISAS, "native"):
+    for isa in (*ISAS, *KERNELS, "native"):
         path = folder / f"{name}-{isa}{inputs}.json"
         if path.exists() and (proven := json.loads(path.read_text())).get("misrounded") == 0:
             return proven

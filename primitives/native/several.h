@@ -1,0 +1,154 @@
+// The elementary functions, of kSeveral vectors at a time: an operation waits for the one before, and
+// those of the other vectors keep the processor busy meanwhile.
+//
+// Included by elementwise.h.  Here, vectors have half as many elements as a Vector, as many as
+// float64 has; a Narrow or Wide is several.
+
+namespace several {
+
+template <class V>
+struct Vectors {
+  V part[kSeveral];
+};
+
+typedef int32_t BitsPart __attribute__((vector_size(2 * kLanes)));
+typedef int64_t LongPart __attribute__((vector_size(4 * kLanes)));
+typedef uint64_t UnsignedPart __attribute__((vector_size(4 * kLanes)));
+typedef Vectors<floats::Narrow> Narrow;
+typedef Vectors<floats::Wide> Wide;
+typedef Vectors<BitsPart> NarrowBits;
+typedef Vectors<LongPart> Long;
+
+template <class Function, class... V>
+static inline auto map(Function function, const Vectors<V>&... x) {
+  Vectors<decltype(function(x.part[0]...))> y;
+  for (int i = 0; i < kSeveral; ++i) y.part[i] = function(x.part[i]...);
+  return y;
+}
+
+#define OPERATOR(op)                                                  \
+  template <class V>                                                  \
+  static inline Vectors<V> operator op(Vectors<V> x, Vectors<V> y) {  \
+    return map([](V a, V b) { return V(a op b); }, x, y);             \
+  }
+OPERATOR(+) OPERATOR(-) OPERATOR(*) OPERATOR(/) OPERATOR(&) OPERATOR(|) OPERATOR(^)
+#undef OPERATOR
+
+// A comparison is a mask of all bits.
+template <class V>
+using Mask = std::conditional_t<sizeof(V) == sizeof(LongPart), LongPart, BitsPart>;
+#define COMPARISON(op)                                                      \
+  template <class V>                                                        \
+  static inline Vectors<Mask<V>> operator op(Vectors<V> x, Vectors<V> y) {  \
+    return map([](V a, V b) { return (Mask<V>)(a op b); }, x, y);           \
+  }
+COMPARISON(<) COMPARISON(<=) COMPARISON(>) COMPARISON(>=) COMPARISON(==) COMPARISON(!=)
+#undef COMPARISON
+
+template <class V>
+static inline Vectors<V> operator-(Vectors<V> x) {
+  return map([](V a) { return V(-a); }, x);
+}
+template <class V>
+static inline Vectors<V> operator~(Vectors<V> x) {
+  return map([](V a) { return V(~a); }, x);
+}
+template <class V>
+static inline Vectors<V> operator<<(Vectors<V> x, int by) {
+  return map([=](V a) { return V(a << by); }, x);
+}
+template <class V>
+static inline Vectors<V> operator>>(Vectors<V> x, int by) {
+  return map([=](V a) { return V(a >> by); }, x);
+}
+static inline Long shift_right(Long x, int by) {
+  return map([=](LongPart a) { return (LongPart)((UnsignedPart)a >> by); }, x);
+}
+
+template <class To, class Number>
+static inline To full(Number x) {
+  typedef std::remove_reference_t<decltype(std::declval<To&>().part[0])> V;
+  typedef std::remove_reference_t<decltype(std::declval<V&>()[0])> Element;
+  To y;
+  for (V& part : y.part) part = Element(x) - V{};  // also -0
+  return y;
+}
+
+template <class To, class V>
+static inline To as(Vectors<V> x) {
+  To y;
+  static_assert(sizeof x == sizeof y, "");
+  for (int i = 0; i < kSeveral; ++i) __builtin_memcpy(&y.part[i], &x.part[i], sizeof x.part[i]);
+  return y;
+}
+
+template <class M, class V>
+static inline Vectors<V> where(Vectors<M> mask, Vectors<V> x, Vectors<V> y) {
+  return map([](M m, V a, V b) { return V(m ? a : b); }, mask, x, y);
+}
+
+static inline Long widened(NarrowBits mask) {
+  return map([](BitsPart m) { return __builtin_convertvector(m, LongPart); }, mask);
+}
+static inline Wide wide(Narrow x) {
+  return map([](floats::Narrow a) { return floats::wide(a); }, x);
+}
+static inline Narrow narrow(Wide x) {
+  return map([](floats::Wide a) { return __builtin_convertvector(a, floats::Narrow); }, x);
+}
+// Between float64 and integers, of less than 2**51 in magnitude.
+static inline Long integer(Wide x) {
+  const Wide zero = full<Wide>(0x1.8p52);
+  return as<Long>(x + zero) - as<Long>(zero);
+}
+static inline Wide number(Long x) {
+  const Wide zero = full<Wide>(0x1.8p52);
+  return as<Wide>(x + as<Long>(zero)) - zero;
+}
+
+static inline Wide root(Wide x) {
+  return map([](floats::Wide a) { return floats::root(a); }, x);
+}
+static inline Wide floor(Wide x) {
+  return map([](floats::Wide a) { return floats::floor(a); }, x);
+}
+static inline Wide fused(Wide x, Wide y, Wide z) {
+  return map([](floats::Wide a, floats::Wide b, floats::Wide c) { return floats::fused(a, b, c); },
+             x, y, z);
+}
+static inline Wide abs(Wide x) { return as<Wide>(as<Long>(x) & full<Long>(INT64_MAX)); }
+static inline Narrow abs(Narrow x) {
+  return as<Narrow>(as<NarrowBits>(x) & full<NarrowBits>(INT32_MAX));
+}
+static inline Wide min(Wide x, Wide y) { return where(x < y, x, y); }
+static inline Wide max(Wide x, Wide y) { return where(x > y, x, y); }
+static inline Wide clamp(Wide low, Wide x, Wide high) { return min(max(x, low), high); }
+
+#include "elementary.h"
+
+// In float64, and rounded once more, operation by operation as in the body, which is certified.
+static inline Narrow rsqrt(Narrow x) {
+  const NarrowBits i = as<NarrowBits>(narrow(full<Wide>(1) / root(wide(x))));
+  const NarrowBits kept = (i & full<NarrowBits>(INT32_MAX)) > full<NarrowBits>(0x00800000);
+  return as<Narrow>(i & kept);
+}
+
+template <class Function>
+static inline void each(int64_t count, const int32_t* from, int32_t* to, Function function) {
+  constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
+  Narrow x;
+  int64_t i = 0;
+  for (; i + kElements <= count; i += kElements) {
+    __builtin_memcpy(&x, from + i, sizeof x);
+    x = function(x);
+    __builtin_memcpy(to + i, &x, sizeof x);
+  }
+  if (i < count) {
+    x = full<Narrow>(0);
+    __builtin_memcpy(&x, from + i, (count - i) * sizeof(float));
+    x = function(x);
+    __builtin_memcpy(to + i, &x, (count - i) * sizeof(float));
+  }
+}
+
+}  // namespace several
