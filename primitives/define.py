@@ -59,6 +59,7 @@ def define(
     on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
     on_gpu: Callable[[], Callable[..., Any] | None] = lambda: None,
     in_parts: bool = False,
+    on_one_device: bool = False,
 ) -> Primitive:
     """Make the primitive ``repjax_<name>``.
 
@@ -82,6 +83,7 @@ def define(
       on_gpu: the same for CUDA, called where :func:`repjax.primitives.gpu.available`.
       in_parts: whether one of these is ``partition.partitioned``, for which lowering has to know
         the devices.
+      on_one_device: whether these are only for programs that run on one.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -118,11 +120,12 @@ def define(
     BODIES[primitive] = for_types
 
     def lower(ctx, *args, kernel, **params):
-        function = (None if is_for_export(ctx) else kernel()) or body
+        may_call = is_for_one_device(ctx) if on_one_device else not is_for_export(ctx)
+        function = (kernel() if may_call else None) or body
         function = for_types(ctx.avals_in, ctx.avals_out, function)
         return lower_body(ctx, function, *args, multiple_results=multiple_results, **params)
 
-    if in_parts:
+    if in_parts or on_one_device:
         prim_requires_devices_during_lowering.add(primitive)
     for platform, kernel in kernels.items():
         rule = functools.partial(lower, kernel=kernel)

@@ -622,7 +622,9 @@ def _pays(chain: Chain, neighbours) -> bool:
     cost = _cost(chain.eqns)
     if size <= _SMALL or cost >= _LONG:
         return True
-    return size <= native.LARGE and (cost >= _MANY or not _loops(neighbours))
+    if size <= native.LARGE and cost >= _MANY:
+        return True
+    return size <= 4 * native.LARGE and not _loops(neighbours)
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:

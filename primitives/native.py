@@ -24,6 +24,7 @@ _TARGETS = (
     "repjax_contract_order_independent",
     "repjax_elementwise",
     "repjax_reduce_sum",
+    "repjax_scatter_add",
 )
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 #: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its

@@ -36,7 +36,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives import canonical
+from repjax.primitives import canonical, native
 from repjax.primitives.arithmetic import add_p, neg, plain_rule, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, interpret_function, rule
@@ -129,7 +129,10 @@ def _one_hot(operand, indices, updates, numbers, mode):
         for d, start in _starts(shape, indices, numbers, mode).items()
     ]
     hit = functools.reduce(lax.bitwise_and, hits)
-    return lax.select(hit, spread(updates, of_updates), lax.full(shape, 0, updates.dtype))
+    if updates.dtype != np.float16:  # as the sum of one update in float32, which has a guard
+        updates = canonical.guard(updates)
+    updates = spread(updates, of_updates)
+    return lax.select(hit, updates, lax.full(shape, 0, updates.dtype))
 
 
 def _totals(updates, indices, shape, precision: int, numbers, **options):
@@ -167,25 +170,35 @@ def _totals(updates, indices, shape, precision: int, numbers, **options):
     return lax.select(nan, lax.full_like(result, np.nan), result)
 
 
-def _add_few(operand, indices, updates, precision: int, numbers, mode):
-    """The scatter-add of few windows into a larger operand, such as an embedding's gradient.
+def _in_rows(operand, indices, updates, numbers, mode):
+    """The scatter of windows of an operand as one of rows of a matrix, if it is one, or None.
 
-    The windows that reach one row of the operand are added at the first of them, in an array of
-    the updates' size, and each of these sums is then added to its row: the operand is read and
-    written once.
+    The number of rows, their size, the row of each window in int32, which is the number of rows
+    where the window is out of bounds, and the updates [windows, size].
     """
     leading, shape = len(numbers.inserted_window_dims), operand.shape
+    is_table = numbers.inserted_window_dims == tuple(range(leading))
+    if not is_table or not _has_whole_windows(shape, updates, numbers):
+        return None
     rows, width = math.prod(shape[:leading]), math.prod(shape[leading:])
     scattered = [d for d in range(updates.ndim) if d not in numbers.update_window_dims]
     updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
     windows = math.prod(indices.shape[:-1])
-    updates = lax.reshape(updates, (windows, width))
     start, outside = np.int32(0), np.bool_(False)
     for d, x in sorted(_starts(shape, indices, numbers, mode).items()):
         size = lax.full_like(x, shape[d])
         start, outside = start * size + x, outside | (x < 0) | (x >= size)
-    row = lax.reshape(lax.select(outside, lax.full_like(start, rows), start), (windows, 1))
+    row = lax.select(outside, lax.full_like(start, rows), start)
+    return rows, width, lax.reshape(row, (windows,)), lax.reshape(updates, (windows, width))
 
+
+def _add_few(operand, rows: int, row, updates, precision: int):
+    """The scatter-add of few rows of updates into a larger operand, as an embedding's gradient.
+
+    Those of one row of the operand are added at the first of them, in an array of the updates'
+    size, and each of these sums is then added to its row: the operand is read and written once.
+    """
+    windows, row = len(updates), lax.expand_dims(row, [1])
     window = lax.iota(np.int32, windows)
     of_numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
     of_rows = lax.ScatterDimensionNumbers((1,), (0,), (0,))
@@ -198,29 +211,45 @@ def _add_few(operand, indices, updates, precision: int, numbers, mode):
     )
     is_first = lax.expand_dims(lax.eq(first, window), [1])
     row = lax.select(is_first, row, lax.full_like(row, rows))
-    table = lax.reshape(operand, (rows, width))
+    table = lax.reshape(operand, (rows, updates.shape[1]))
     sums = canonical.flush(lax.add(_gather_like(updates, table, row, of_rows, **drop), totals))
     table = lax.scatter(table, row, sums, of_rows, unique_indices=True, **drop)
-    return lax.reshape(table, shape)
+    return lax.reshape(table, operand.shape)
+
+
+def _precision(windows: int) -> int:
+    return min(_PRECISION, 61 - (windows - 1).bit_length())
 
 
 def scatter_add_body(operand, indices, updates, *, dimension_numbers, mode, **options):
     """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
     if 0 in updates.shape:
         return operand
-    numbers, shape = dimension_numbers, operand.shape
-    placed = _one_hot(operand, indices, updates, numbers, mode)
+    placed = _one_hot(operand, indices, updates, dimension_numbers, mode)
     if placed is not None:
         return canonical.flush(lax.add(operand, placed))
-    windows = math.prod(indices.shape[:-1])
-    precision = min(_PRECISION, 61 - (windows - 1).bit_length())
-    inserted = numbers.inserted_window_dims
-    is_table = inserted == tuple(range(len(inserted))) and not numbers.operand_batching_dims
-    rows = math.prod(shape[: len(inserted)])
-    if is_table and _has_whole_windows(shape, updates, numbers) and rows > _FEW * windows:
-        return _add_few(operand, indices, updates, precision, numbers, mode)
-    totals = _totals(updates, indices, shape, precision, numbers, mode=mode, **options)
+    precision = _precision(math.prod(indices.shape[:-1]))
+    in_rows = _in_rows(operand, indices, updates, dimension_numbers, mode)
+    if in_rows is not None:
+        rows, _, row, matrix = in_rows
+        if rows > _FEW * len(matrix):
+            return _add_few(operand, rows, row, matrix, precision)
+    options["mode"] = mode
+    totals = _totals(updates, indices, operand.shape, precision, dimension_numbers, **options)
     return canonical.flush(lax.add(operand, totals))
+
+
+def scatter_add_kernel(operand, indices, updates, *, dimension_numbers, mode, **options):
+    """The same by the C++ kernel, if it is one of rows."""
+    in_rows = _in_rows(operand, indices, updates, dimension_numbers, mode)
+    if in_rows is None:
+        options |= {"dimension_numbers": dimension_numbers, "mode": mode}
+        return scatter_add_body(operand, indices, updates, **options)
+    _, width, row, matrix = in_rows
+    result = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+    call = jax.ffi.ffi_call("repjax_scatter_add", result, input_output_aliases={0: 0})
+    integers = {"width": np.int64(width), "precision": np.int64(_precision(len(matrix)))}
+    return call(operand, row, matrix, **integers)
 
 
 # --- assignment -------------------------------------------------------------------------
@@ -331,7 +360,14 @@ def _scatter_extremum(largest: bool):
 _OPTIONS = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
 
 scatter_p = define("scatter", scatter_body, lax.scatter, own_value=True, halves=None)
-scatter_add_p = define("scatter_add", scatter_add_body, lax.scatter_add, halves=canonical.flush)
+scatter_add_p = define(
+    "scatter_add",
+    scatter_add_body,
+    lax.scatter_add,
+    halves=canonical.flush,
+    on_cpu=lambda: scatter_add_kernel if native.available() else None,
+    on_one_device=True,
+)
 scatter_mul_p = define("scatter_mul", scatter_mul_body, lax.scatter_mul)
 scatter_min_p = define(
     "scatter_min", _scatter_extremum(False), lax.scatter_min, halves=canonical.flush

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from reference import add, guard
+from test_contract import each_instruction_set
 
 import repjax
 from repjax.explicit import explicit
+from repjax.primitives import native, scatter
 
 # --- the definition ---------------------------------------------------------------------
 
@@ -89,7 +91,11 @@ def any_bits(shape, seed=0):
     return patterns(int(np.prod(shape)), seed).reshape(shape)
 
 
-DATA = [normal, spread, tiny, any_bits]
+def special(shape, seed=0):
+    return np.random.default_rng(seed).choice(SPECIALS, shape)
+
+
+DATA = [normal, spread, tiny, special, any_bits]
 
 # --- scatter-add ------------------------------------------------------------------------
 
@@ -200,6 +206,17 @@ def test_one_window_each(mode, dtype):
         assert_same_bits(run(x, u), _expected_of_each(x, index, u, mode), data.__name__)
 
 
+def test_one_special_value_each():
+    u = SPECIALS
+    index, x = np.ones(len(u), np.int32), np.zeros((len(u), 3), np.float32)
+    expected = _expected_of_each(x, index, u)
+    assert_same_bits(repjax.reproducible(_one_each)(x, index, u), expected)
+    assert_same_bits(explicit(_one_each)(x, index, u), expected)
+    rows = np.arange(len(u)) * 2 + 1
+    run = repjax.reproducible(lambda x, u: x.at[rows].add(u))
+    assert_same_bits(run(np.zeros(len(u) * 9, np.float32), u)[rows], expected[:, 1])
+
+
 @pytest.mark.parametrize("mode", MODES[1:3])
 def test_unsigned_indices(mode):
     """As ``lax`` takes them; ``x.at`` makes them int32."""
@@ -212,12 +229,16 @@ def test_unsigned_indices(mode):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_one_window_each_of_halves(dtype):
-    index = RNG.integers(0, 5, 9)
-    x, u = (normal(shape, 3).astype(dtype) for shape in ((9, 5), (9,)))
-    expected = _expected_of_each(x.astype(np.float32), index, u.astype(np.float32))
-    run = repjax.reproducible(lambda x, u: _one_each(x, index, u))
-    assert_same_bits(run(x, u), expected.astype(dtype))
+def test_one_window_each_of_halves(dtype, monkeypatch):
+    """All bit patterns, to zero and to others; as where windows may meet."""
+    u = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    x = np.stack([np.zeros_like(u), np.random.default_rng(1).permutation(u)], 1)
+    for index in np.zeros(len(u), np.int32), np.ones(len(u), np.int32):
+        with monkeypatch.context() as patch:
+            patch.setattr(scatter, "_one_hot", lambda *args: None)
+            expected = repjax.reproducible(lambda *xs: _one_each(*xs))(x, index, u)
+        assert_same_bits(repjax.reproducible(_one_each)(x, index, u), expected)
+        assert_same_bits(explicit(_one_each)(x, index, u), expected)
 
 
 def test_windows_of_axes_in_any_order():
@@ -314,6 +335,47 @@ def test_the_data_can_tell_orders_apart():
     for out, order in zip(plain, (slice(None), slice(None, None, -1)), strict=True):
         np.add.at(out, index[order], u[order])
     assert not np.array_equal(*plain)
+
+
+# --- the ways to compute it --------------------------------------------------------------
+
+
+@pytest.mark.skipif(not native.available(), reason="there is no kernel")
+@pytest.mark.parametrize("width", [1, 3, 8, 16, 37])
+def test_kernel(width):
+    """With each instruction set, as without; rows of no, one and many updates, and none."""
+    rng = np.random.default_rng(width)
+    index = np.concatenate([rng.integers(-1, 31, 200), np.full(50, 7), [2**31 - 1, -(2**31)]])
+    for data in DATA:
+        x, u = data((30, width), 1), data((len(index), width), 2)
+
+        def run(x, u):
+            numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+            return lax.scatter_add(x, index[:, None].astype(np.int32), u, numbers, mode="drop")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "available", lambda: False)
+            expected = repjax.reproducible(lambda *xs: run(*xs))(x, u)
+        lowered = repjax.reproducible(run).lower(x, u)
+        assert "custom_call @repjax_scatter_add" in lowered.as_text()
+        for name in each_instruction_set():
+            assert_same_bits(lowered.compile()(x, u), expected, f"{data.__name__}, {name}")
+
+
+@pytest.mark.skipif(not native.available(), reason="there is no kernel")
+def test_a_coarser_grid_of_the_kernel_is_caught(monkeypatch):
+    index, u = cancelling(4096)
+    run = repjax.reproducible(lambda x, u: x.at[index].add(u))
+    expected = run(np.zeros(4, np.float32), u)
+    monkeypatch.setattr(scatter, "_PRECISION", 37)
+    coarser = repjax.reproducible(lambda x, u: x.at[index].add(u))
+    assert not same_bits(coarser(np.zeros(4, np.float32), u), expected)
+
+
+def test_few_windows_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    for name in (name for name in SCATTERS if "few" in name or name == "one row"):
+        test_scatter_add(name)
 
 
 # --- what is made of it -----------------------------------------------------------------

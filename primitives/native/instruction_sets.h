@@ -135,6 +135,10 @@ struct Elementwise {
                 const int32_t* c, int32_t* to);
 };
 
+// Scatter-add of some updates to a row; scatter.h says which.
+typedef void AddUpdates(const float* x, const float* updates, const int32_t* at, int64_t count,
+                        int64_t width, int precision, float* to);
+
 struct InstructionSet {
   const char* name;
   const Chains& floats;
@@ -142,6 +146,7 @@ struct InstructionSet {
   const Sums& sums;
   const Grids& grids;
   const Elementwise& elementwise;
+  AddUpdates* add_updates;
   // For up to 22 bits, and for more.
   const Products<int16_t>* words[2] = {};
   const Products<int8_t>* digits[2] = {};

@@ -7,6 +7,7 @@ first position of the result.  The maximum over no elements is -inf, the minimum
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from jax import lax
 
@@ -17,7 +18,16 @@ from repjax.primitives.define import define
 from repjax.primitives.interpret import rule
 from repjax.primitives.partition import partitioned
 from repjax.primitives.reduce import order
-from repjax.primitives.reduce.sums import axes_of_reduction, call_kernel, collapse
+from repjax.primitives.reduce.sums import (
+    axes_of_reduction,
+    call_kernel,
+    collapse,
+    neighbouring,
+    one_after_the_other,
+)
+
+#: Of ``top_k``, what is found one by one.
+_FEW = 32
 
 
 def _extremum(largest: bool):
@@ -52,8 +62,25 @@ def _position(largest: bool):
     return body
 
 
+def _one_by_one(keys, k: int, axis: int):
+    """The ``k`` largest keys and their positions, one after the other: faster than to sort all."""
+    at = lax.broadcasted_iota(np.int32, keys.shape, axis)
+    least = lax.full_like(keys, np.iinfo(np.int32).min)  # no number's key
+
+    def step(keys, _):
+        position = lax.argmax(keys, axis, np.int32)
+        found = lax.reduce_max(keys, (axis,)), position
+        return lax.select(at == lax.expand_dims(position, [axis]), least, keys), found
+
+    _, found = lax.scan(step, keys, length=k)
+    return [jax.numpy.moveaxis(x, 0, axis) for x in found]
+
+
 def _top_k(x, *, k, axis):
     """The ``k`` largest, descending, NaNs first, equals in their order; and their positions."""
+    if 0 < k <= _FEW and x.size:
+        keys, positions = _one_by_one(order.keys(x, True), k, axis)
+        return [order.values(keys, True), positions]
     keys = lax.bitwise_not(order.keys(x, True))
     positions = lax.broadcasted_iota(np.int32, x.shape, axis)
     keys, positions = lax.sort((keys, positions), dimension=axis, num_keys=1, is_stable=True)
@@ -80,15 +107,24 @@ top_k_p = define("top_k", _top_k, _stock_top_k, multiple_results=True, halves=fl
 plain_rule("top_k", top_k_p, keep=("k", "axis"))
 
 
-def _register(name, primitive, *keep):
+def _register_extremum(name, primitive):
     @rule(name)
     def extremum(context, operands, params):
         require_format(context, operands)
-        kept = {k: params[k] for k in keep}
-        return primitive.bind(*operands, axes=tuple(int(a) for a in params["axes"]), **kept)
+        (x,) = operands
+        groups = neighbouring(jax.typeof(x).shape, map(int, params["axes"]))
+        return one_after_the_other(lambda x, axes: primitive.bind(x, axes=axes), x, groups)
 
 
-_register("reduce_max", reduce_max_p)
-_register("reduce_min", reduce_min_p)
-_register("argmax", argmax_p, "index_dtype")
-_register("argmin", argmin_p, "index_dtype")
+def _register_position(name, primitive):
+    @rule(name)
+    def position(context, operands, params):
+        require_format(context, operands)
+        axes = tuple(int(a) for a in params["axes"])
+        return primitive.bind(*operands, axes=axes, index_dtype=params["index_dtype"])
+
+
+_register_extremum("reduce_max", reduce_max_p)
+_register_extremum("reduce_min", reduce_min_p)
+_register_position("argmax", argmax_p)
+_register_position("argmin", argmin_p)

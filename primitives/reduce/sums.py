@@ -17,6 +17,7 @@ Products are the same with multiplication; an element without a partner stays as
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -40,6 +41,26 @@ def collapse(x, axes):
         x, first = lax.transpose(x, axes + kept), 0
     shape = (*x.shape[:first], n, *x.shape[first + len(axes) :])
     return lax.reshape(x, shape), first
+
+
+def neighbouring(shape, axes) -> list[tuple[int, ...]]:
+    """The axes in groups of neighbours, in their order."""
+    groups: list[tuple[int, ...]] = []
+    for d in sorted(axes):
+        if groups and all(n == 1 for n in shape[groups[-1][-1] + 1 : d]):
+            groups[-1] += (d,)
+        else:
+            groups.append((d,))
+    return groups
+
+
+def one_after_the_other(reduce, x, groups):
+    """``reduce(x, axes)`` over some axes, then over others."""
+    done: list[int] = []
+    for axes in groups:
+        x = reduce(x, tuple(d - sum(e < d for e in done) for d in axes))
+        done += axes
+    return x
 
 
 def _known_size(x, axis: int) -> int:
@@ -220,9 +241,16 @@ def _register(name, primitive):
     @rule(name)
     def reduction(context, operands, params):
         require_format(context, operands)
-        axes = tuple(int(a) for a in params["axes"])
+        (x,), axes = operands, tuple(int(a) for a in params["axes"])
         accumulation = check_accumulation(context.accumulation)
-        return primitive.bind(*operands, axes=axes, accumulation=accumulation)
+        bind = functools.partial(primitive.bind, accumulation=accumulation)
+        groups = neighbouring(jax.typeof(x).shape, axes)
+        if accumulation == "pairwise" and len(groups) > 1 and jax.typeof(x).dtype == np.float32:
+            # Nothing need be transposed where the tree is first one of the leading axes.
+            sizes = [jax.typeof(x).shape[d] for group in groups[1:] for d in group]
+            if all(isinstance(n, int) and n > 0 and n & (n - 1) == 0 for n in sizes):
+                return one_after_the_other(lambda x, axes: bind(x, axes=axes), x, groups)
+        return bind(x, axes=axes)
 
 
 _register("reduce_sum", reduce_sum_p)

@@ -11,6 +11,7 @@ and in each dimension output ``o`` and window position ``w`` meet at element
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -78,9 +79,31 @@ def _slice_windows(x, outputs, window, strides, dilation):
         yield lax.slice(x, start, stop, strides)
 
 
+def _largest(
+    x,
+    least,
+    *,
+    window_dimensions,
+    window_strides,
+    padding,
+    base_dilation=None,
+    window_dilation=None,
+):
+    """The largest integer of each window; padding and holes are ``least``."""
+    ones = (1,) * x.ndim
+    window = (window_dimensions, window_strides, window_dilation or ones)
+    if math.prod(window_dimensions) > _UNROLLED:
+        args = (*window[:2], padding, base_dilation, window_dilation)
+        return lax.reduce_window(x, least, lax.max, *args)
+    x = pad_dilated(x, least, padding, base_dilation or ones)
+    outputs = tuple(output_size(*args) for args in zip(x.shape, *window, strict=True))
+    if 0 in outputs:
+        return lax.full(outputs, least, x.dtype)
+    return functools.reduce(lax.max, _slice_windows(x, outputs, *window))
+
+
 def _extremum(x, largest: bool, window):
-    keys = lax.reduce_window(order.keys(x, largest), order.IDENTITY, lax.max, **window)
-    return order.values(keys, largest)
+    return order.values(_largest(order.keys(x, largest), order.IDENTITY, **window), largest)
 
 
 def reduce_window_max_body(operand, **window):
@@ -138,7 +161,7 @@ def _selected(operand, select_prim, **window):
     # One integer for both: the largest has the largest key, and of those the first index.
     packed = (key << np.int64(32)) | (index ^ np.int64(0xFFFFFFFF))
     none = np.int64(np.iinfo(np.int64).min)
-    packed = lax.reduce_window(packed, none, lax.max, **window)
+    packed = _largest(packed, none, **window)
     return lax.convert_element_type(lax.bitwise_not(packed), np.int32)
 
 
