@@ -192,6 +192,23 @@ def _in_rows(operand, indices, updates, numbers, mode):
     return rows, width, lax.reshape(row, (windows,)), lax.reshape(updates, (windows, width))
 
 
+#: Numbers of scatters of elements and of rows of a matrix.
+_OF_NUMBERS = lax.ScatterDimensionNumbers((), (0,), (0,))
+_OF_ROWS = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+
+def _set_rows(operand, rows: int, row, updates):
+    """The assignment of rows: of windows that reach the same one, the last."""
+    window, row = lax.iota(np.int32, len(updates)), lax.expand_dims(row, [1])
+    drop = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
+    last = lax.scatter_max(lax.full((rows,), -1, np.int32), row, window, _OF_NUMBERS, **drop)
+    wins = lax.eq(_gather_like(window, last, row, _OF_NUMBERS, fill_value=-1, **drop), window)
+    row = lax.select(lax.expand_dims(wins, [1]), row, lax.full_like(row, rows))
+    table = lax.reshape(operand, (rows, updates.shape[1]))
+    table = lax.scatter(table, row, updates, _OF_ROWS, unique_indices=True, **drop)
+    return lax.reshape(table, operand.shape)
+
+
 def _add_few(operand, rows: int, row, updates, precision: int):
     """The scatter-add of few rows of updates into a larger operand, as an embedding's gradient.
 
@@ -200,20 +217,18 @@ def _add_few(operand, rows: int, row, updates, precision: int):
     """
     windows, row = len(updates), lax.expand_dims(row, [1])
     window = lax.iota(np.int32, windows)
-    of_numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    of_rows = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     drop = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
     first = lax.full((rows,), windows, np.int32)
-    first = lax.scatter_min(first, row, window, of_numbers, **drop)
-    first = _gather_like(window, first, row, of_numbers, fill_value=windows, **drop)
+    first = lax.scatter_min(first, row, window, _OF_NUMBERS, **drop)
+    first = _gather_like(window, first, row, _OF_NUMBERS, fill_value=windows, **drop)
     totals = _totals(
-        updates, lax.expand_dims(first, [1]), updates.shape, precision, of_rows, **drop
+        updates, lax.expand_dims(first, [1]), updates.shape, precision, _OF_ROWS, **drop
     )
     is_first = lax.expand_dims(lax.eq(first, window), [1])
     row = lax.select(is_first, row, lax.full_like(row, rows))
     table = lax.reshape(operand, (rows, updates.shape[1]))
-    sums = canonical.flush(lax.add(_gather_like(updates, table, row, of_rows, **drop), totals))
-    table = lax.scatter(table, row, sums, of_rows, unique_indices=True, **drop)
+    sums = canonical.flush(lax.add(_gather_like(updates, table, row, _OF_ROWS, **drop), totals))
+    table = lax.scatter(table, row, sums, _OF_ROWS, unique_indices=True, **drop)
     return lax.reshape(table, operand.shape)
 
 
@@ -289,6 +304,11 @@ def scatter_body(operand, indices, updates, *, dimension_numbers, mode, **_):
         return lax.scatter(
             operand, indices, updates, dimension_numbers, unique_indices=True, mode=mode
         )
+
+    in_rows = _in_rows(operand, indices, updates, dimension_numbers, mode)
+    if in_rows is not None:
+        rows, _, row, matrix = in_rows
+        return _set_rows(operand, rows, row, matrix)
 
     def scatter_max(x, least):
         start = lax.full(operand.shape, least, x.dtype)
