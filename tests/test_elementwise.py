@@ -499,8 +499,11 @@ def test_order_of_effects(capfd):
 
 
 def test_large_arrays_and_those_on_a_mesh_are_left_to_xla():
-    x = np.ones(native.LARGE + 1, np.float32)
+    x = np.ones(4 * native.LARGE + 1, np.float32)
     with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
+    with_kernel(lambda x: lax.exp(x) + 1, x, calls=1)  # but for elementary functions
+    with_kernel(lambda x: x * 1.5 + 1, x[: native.LARGE + 1], calls=1)
+    with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: native.LARGE + 1], calls=0)
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     x = jax.device_put(floats(64, 1), jax.NamedSharding(mesh, jax.P("i")))
     with_kernel(lambda x: x * 1.5 + 1, x, calls=0)

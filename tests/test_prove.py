@@ -18,7 +18,7 @@ import pytest
 
 import repjax
 from repjax.__main__ import main
-from repjax.primitives import canonical
+from repjax.primitives import canonical, elementwise, native
 from repjax.primitives.elementary import exp
 from repjax.verify import oracle, prove
 
@@ -317,6 +317,28 @@ def test_instruction_sets_in_child_processes(tmp_path):
     assert not (tmp_path / ".state").exists()
 
 
+@pytest.mark.skipif(not native.available(), reason="there is no kernel")
+def test_the_kernel_in_child_processes(tmp_path):
+    isas = [isa for isa, name in prove.KERNELS.items() if name in native.instruction_sets()]
+    arguments = ["log", "--isa", *isas, "--range", "0x3f800000", "0x3f810000"]
+    assert command(*arguments, output=tmp_path) == 0
+    found = [json.loads(p.read_text()) for p in sorted(tmp_path.glob("*.json"))]
+    assert {f["isa"]: f["fused_multiply_add"] for f in found} == {
+        isa: isa != "KERNEL_PLAIN" for isa in isas
+    }
+    assert len({f["results"]["sha256"] for f in found}) == 1
+
+
+def test_what_the_kernel_lacks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    assert command("exp", "--isa", "KERNEL_PLAIN", output=tmp_path) == 2
+    assert "expected an instruction set of the C++ kernel, received KERNEL_PLAIN" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(prove.UsageError, match=r"the C\+\+ kernel computes exp, .* received sin"):
+        prove.program_digest("sin", 16, by_kernel=True)
+
+
 # --- the command's errors -------------------------------------------------------------
 
 
@@ -373,8 +395,19 @@ def test_certificate(path):
     assert (found["misrounded"], found["first_misrounded"]) == (0, [])
     if found["versions"]["jax"] == jax.__version__:
         # The program is the one that was proven; if not, prove it again.
-        digest = prove.program_digest(found["function"], found["program"]["inputs"])
+        by_kernel = found["isa"] in prove.KERNELS
+        if by_kernel and not native.available():
+            pytest.skip("there is no kernel")
+        inputs = found["program"]["inputs"]
+        digest = prove.program_digest(found["function"], inputs, by_kernel)
         assert digest == found["program"]["stablehlo_sha256"]
+
+
+def test_each_function_of_the_kernel_is_proven():
+    """With fused multiply-adds and without."""
+    proven = {path.stem for path in CERTIFICATES}
+    for name in elementwise.ELEMENTARY:
+        assert {f"{name}-KERNEL_AVX512", f"{name}-KERNEL_AVX2", f"{name}-KERNEL_PLAIN"} <= proven
 
 
 def test_certificates_of_a_function_have_the_same_results():

@@ -256,7 +256,7 @@ def _order(step, count: int):
 
 
 def _passes(program: Rows):
-    """Of each pass over long rows, the steps that are computed before it, and of each tile.
+    """Of each pass over long rows: the steps before it, those of each tile, and its results.
 
     Before are those of rows, with the reductions of the pass before; of a tile, what reductions
     and results take.
@@ -276,11 +276,11 @@ def _passes(program: Rows):
         elif result not in full:
             before[i].append((equation, reads))
     for i in range(1 + max(passes.values())):
-        needed = goals[i]
+        needed, results = goals[i], [v for v in program.outvars if v in goals[i] & full]
         for equation, reads in reversed(steps):
             if equation.outvars[0] in needed:
                 needed |= full & {x.root for x in reads if not isinstance(x, Literal)}
-        yield before[i], [step for step in steps if step[0].outvars[0] in needed]
+        yield before[i], [step for step in steps if step[0].outvars[0] in needed], results
 
 
 def _compute(tile: _Tile, program: Rows, store) -> None:
@@ -295,14 +295,14 @@ def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
     for equation, reads in program.steps():
         if is_source(equation):
             tile.compute(equation, reads)
-    for before, steps in _passes(program):
+    for before, steps, results in _passes(program):
         for equation, reads in before:
             tile.compute(equation, reads)
         reductions = [e for e, _ in steps if e.primitive.name in REDUCTIONS]
         accumulators = [_Accumulator(e, tile.shape, count) for e in reductions]
 
-        def operands(block, steps=steps, accumulators=accumulators):
-            """Of the accumulators; what is computed of the tile that is a result is stored."""
+        def operands(block, steps=steps, results=results, accumulators=accumulators):
+            """Of the accumulators, from a tile of which the results are stored."""
             part, found = tile.part(block), iter(accumulators)
             xs = []
             for equation, reads in steps:
@@ -310,7 +310,7 @@ def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
                     xs.append(next(found).operand(part, *reads))
                 else:
                     part.compute(equation, reads)
-            store(part, [v for v in program.outvars if v in part.values and v not in tile.values])
+            store(part, results)
             return xs
 
         def nothing(block, accumulators=accumulators):

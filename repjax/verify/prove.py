@@ -115,16 +115,16 @@ _kernel: str | None = None  # the instruction set of the C++ kernel, if that is 
 
 
 @functools.cache
-def compiled(name: str) -> Any:
+def compiled(name: str, by_kernel: bool = False) -> Any:
     """The library's function, compiled: by XLA, or by the C++ kernel in a reproducible program."""
     function = getattr(repjax.lax, name)
-    return jax.jit(function) if _kernel is None else repjax.reproducible(function)
+    return repjax.reproducible(function) if by_kernel else jax.jit(function)
 
 
-def program_digest(name: str, size: int) -> str:
+def program_digest(name: str, size: int, by_kernel: bool = False) -> str:
     """SHA-256 of the StableHLO text of the function for ``size`` inputs."""
-    text = compiled(name).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
-    if _kernel is not None and "repjax_elementwise" not in text:
+    text = compiled(name, by_kernel).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
+    if by_kernel and "repjax_elementwise" not in text:
         raise UsageError(
             f"--isa: the C++ kernel computes {', '.join(elementwise.ELEMENTARY)}, received {name}; "
             "prove XLA's code for it"
@@ -135,6 +135,7 @@ def program_digest(name: str, size: int) -> str:
 def describe(name: str, walk: range, isa: str | None) -> dict[str, Any]:
     """What the result of a proof depends on; the head of its certificate."""
     size = min(BLOCK, len(walk))
+    digest = program_digest(name, size, _kernel is not None)
     device = jax.devices()[0]
     return {
         "function": name,
@@ -159,7 +160,7 @@ def describe(name: str, walk: range, isa: str | None) -> dict[str, Any]:
             **oracle.versions(),
         },
         "oracle": _describe_oracle(name),
-        "program": {"inputs": size, "stablehlo_sha256": program_digest(name, size)},
+        "program": {"inputs": size, "stablehlo_sha256": digest},
     }
 
 
@@ -188,7 +189,8 @@ def _contracts() -> bool:
 def _run_block(name: str, inputs: range, size: int) -> tuple[np.ndarray, np.ndarray, str]:
     """The inputs' bits, the compiled function's results' bits, and the SHA-256 of the latter."""
     patterns = np.arange(inputs.start, inputs.stop, inputs.step, np.uint64).astype(np.uint32)
-    results = np.asarray(compiled(name)(np.resize(patterns, size).view(np.float32)))
+    function = compiled(name, _kernel is not None)
+    results = np.asarray(function(np.resize(patterns, size).view(np.float32)))
     results = results.view(np.uint32)[: len(patterns)]
     return patterns, results, hashlib.sha256(results.astype("<u4", copy=False)).hexdigest()
 
