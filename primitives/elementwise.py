@@ -335,6 +335,10 @@ class Sum:
     chain: Chain
     equation: Any
 
+    @property
+    def eqns(self) -> tuple[Any, ...]:
+        return (*self.chain.eqns, self.equation)
+
 
 def variables(atoms) -> list[Any]:
     return [v for v in atoms if not isinstance(v, Literal)]

@@ -88,8 +88,7 @@ def _has_whole_windows(shape, updates, numbers) -> bool:
     return (
         scattered == {*numbers.inserted_window_dims}
         and len(scattered) > 0
-        and 0 < math.prod(shape) < 1 << 31
-        and updates.size > 0
+        and all(isinstance(shape[d], int) and 0 < shape[d] < 1 << 31 for d in scattered)
         and window == [updates.shape[d] for d in numbers.update_window_dims]
     )
 
@@ -180,6 +179,9 @@ def _in_rows(operand, indices, updates, numbers, mode):
     is_table = numbers.inserted_window_dims == tuple(range(leading))
     if not is_table or not _has_whole_windows(shape, updates, numbers):
         return None
+    sizes = (*shape, *indices.shape[:-1])
+    if not all(isinstance(n, int) and n > 0 for n in sizes) or math.prod(shape) >= 1 << 31:
+        return None
     rows, width = math.prod(shape[:leading]), math.prod(shape[leading:])
     scattered = [d for d in range(updates.ndim) if d not in numbers.update_window_dims]
     updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
@@ -233,6 +235,13 @@ def _add_few(operand, rows: int, row, updates, precision: int):
 
 
 def _precision(windows: int) -> int:
+    """Bits of the grid below the largest exponent, for so many windows."""
+    if not isinstance(windows, int):
+        raise RefusedError(
+            f"scatter-add, and the gradient of indexing, expected a known number of windows, on "
+            f"which the grid of the sums depends; received {windows}: leave other sizes open in "
+            "jax.export"
+        )
     return min(_PRECISION, 61 - (windows - 1).bit_length())
 
 

@@ -79,3 +79,26 @@ def test_sums_over_any_size(accumulation):
     total = repjax.reproducible(lambda x: x.sum(0), accumulation=accumulation)
     with pytest.raises(repjax.RefusedError, match=r"known size.*received batch"):
         export.export(jax.jit(total))(x)
+
+
+def test_indices_of_any_batch():
+    """Where each row has one, but not where rows may meet, whose number the grid depends on."""
+    rows, index = jax.random.normal(jax.random.key(0), (5, 7)), np.int32([3, 0, 6, 6, 2])
+
+    def of_each(rows, index):
+        def taken(rows):
+            return (jax.numpy.take_along_axis(rows, index[:, None], 1) ** 2).sum()
+
+        return jax.grad(taken)(rows)
+
+    shape = export.symbolic_shape("batch, 7")
+    arguments = [jax.ShapeDtypeStruct(shape, rows.dtype), jax.ShapeDtypeStruct(shape[:1], np.int32)]
+    exported = export.export(jax.jit(repjax.reproducible(of_each)))(*arguments)
+    _assert_same_bits(exported.call(rows, index), repjax.reproducible(of_each)(rows, index))
+
+    def of_a_table(table, index):
+        return jax.grad(lambda table: (table[index] ** 2).sum())(table)
+
+    with pytest.raises(repjax.RefusedError, match=r"known number of windows.*received batch"):
+        function = jax.jit(repjax.reproducible(of_a_table))
+        export.export(function)(jax.ShapeDtypeStruct((9, 7), rows.dtype), arguments[1])
