@@ -61,6 +61,7 @@ def reduction_cases(sizes):
         yield f"reduce_sum rows [{n // 1024}x1024]", lambda x: x.sum(1), (x,)
         yield f"reduce_sum columns [{n // 1024}x1024]", lambda x: x.sum(0), (x,)
         yield f"reduce_sum all [{n // 1024}x1024]", lambda x: x.sum(), (x,)
+        yield f"reduce_max rows [{n // 1024}x1024]", lambda x: x.max(1), (x,)
         yield f"variance of columns [{n // 1024}x1024]", lambda x: x.var(0), (x,)
         yield f"softmax rows [{n // 1024}x1024]", jax.nn.softmax, (x,)
         yield f"layer norm rows [{n // 1024}x1024]", jax.nn.standardize, (x,)
@@ -304,6 +305,8 @@ def main() -> None:
         *training_cases(),
         *network_cases(),
         *([] if arguments.quick else network_cases(larger_networks())),
+        *vocabulary_cases(),
+        *([] if arguments.quick else language_cases()),
         *dispatch_cases(),
     ]
     rows = {}

@@ -62,30 +62,30 @@ def _position(largest: bool):
     return body
 
 
-def _one_by_one(keys, k: int, axis: int):
-    """The ``k`` largest keys and their positions, one after the other: faster than to sort all."""
-    at = lax.broadcasted_iota(np.int32, keys.shape, axis)
-    least = lax.full_like(keys, np.iinfo(np.int32).min)  # no number's key
+def _top_k(x, *, k, axis):
+    """The ``k`` largest, descending, NaNs first, equals in their order; and their positions."""
+    keys = lax.bitwise_not(order.keys(x, True))
+    positions = lax.broadcasted_iota(np.int32, x.shape, axis)
+    keys, positions = lax.sort((keys, positions), dimension=axis, num_keys=1, is_stable=True)
+    keys, positions = (lax.slice_in_dim(y, 0, k, axis=axis) for y in (keys, positions))
+    return [order.values(lax.bitwise_not(keys), True), positions]
+
+
+def _top_k_on_cpu(x, *, k, axis):
+    """The same: where they are few, one after the other, as XLA's sort takes long on CPU."""
+    if not 0 < k <= _FEW or x.size == 0:
+        return _top_k(x, k=k, axis=axis)
+    at = lax.broadcasted_iota(np.int32, x.shape, axis)
+    least = lax.full_like(at, np.iinfo(np.int32).min)  # no number's key
 
     def step(keys, _):
         position = lax.argmax(keys, axis, np.int32)
         found = lax.reduce_max(keys, (axis,)), position
         return lax.select(at == lax.expand_dims(position, [axis]), least, keys), found
 
-    _, found = lax.scan(step, keys, length=k)
-    return [jax.numpy.moveaxis(x, 0, axis) for x in found]
-
-
-def _top_k(x, *, k, axis):
-    """The ``k`` largest, descending, NaNs first, equals in their order; and their positions."""
-    if 0 < k <= _FEW and x.size:
-        keys, positions = _one_by_one(order.keys(x, True), k, axis)
-        return [order.values(keys, True), positions]
-    keys = lax.bitwise_not(order.keys(x, True))
-    positions = lax.broadcasted_iota(np.int32, x.shape, axis)
-    keys, positions = lax.sort((keys, positions), dimension=axis, num_keys=1, is_stable=True)
-    keys, positions = (lax.slice_in_dim(y, 0, k, axis=axis) for y in (keys, positions))
-    return [order.values(lax.bitwise_not(keys), True), positions]
+    _, found = lax.scan(step, order.keys(x, True), length=k)
+    keys, positions = (jax.numpy.moveaxis(y, 0, axis) for y in found)
+    return [order.values(keys, True), positions]
 
 
 def _stock_top_k(x, *, k, axis):
@@ -103,7 +103,14 @@ def _stock_position(stock):
 reduce_max_p, reduce_min_p = _define_extremum(True), _define_extremum(False)
 argmax_p = define("argmax", _position(True), _stock_position(lax.argmax))
 argmin_p = define("argmin", _position(False), _stock_position(lax.argmin))
-top_k_p = define("top_k", _top_k, _stock_top_k, multiple_results=True, halves=flush)
+top_k_p = define(
+    "top_k",
+    _top_k,
+    _stock_top_k,
+    multiple_results=True,
+    halves=flush,
+    on_cpu=lambda: _top_k_on_cpu,
+)
 plain_rule("top_k", top_k_p, keep=("k", "axis"))
 
 
