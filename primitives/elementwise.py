@@ -624,7 +624,7 @@ def _pays(chain: Chain, neighbours) -> bool:
     """
     size = chain.outvars[0].aval.size
     cost = _cost(chain.eqns)
-    if size <= _SMALL or cost >= _LONG:
+    if size <= _SMALL or (size <= 16 * native.LARGE and cost >= _LONG):
         return True
     if size <= native.LARGE and cost >= _MANY:
         return True
