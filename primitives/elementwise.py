@@ -330,7 +330,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sum:
-    """The equation of a sum or extremum, and the chain of its terms; its only output."""
+    """The equation of a sum or extremum, and the chain of its terms, which is its operand."""
 
     chain: Chain
     equation: Any

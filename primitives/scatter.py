@@ -93,20 +93,25 @@ def _has_whole_windows(shape, updates, numbers) -> bool:
     )
 
 
-def _one_hot(operand, indices, updates, numbers, mode):
-    """The updates where they are added to the operand, and +0 elsewhere; None if they may meet.
+def _cannot_meet(operand, indices, updates, numbers) -> bool:
+    """Whether there is one window for each element of a batch, or for all.
 
-    For one window of each element of a batch, such as the gradients of ``take_along_axis`` and of
-    cross-entropy.  As elementwise operations, which are computed with what comes next.
+    Such as in the gradients of ``take_along_axis`` and of cross-entropy.
     """
-    shape, batch = operand.shape, numbers.operand_batching_dims
     counted = [d for d in range(indices.ndim - 1) if d not in numbers.scatter_indices_batching_dims]
-    if (
-        not _has_whole_windows(shape, updates, numbers)
-        or math.prod(indices.shape[d] for d in counted) != 1
-        or not (batch or updates.size == operand.size)
-    ):
-        return None
+    return (
+        _has_whole_windows(operand.shape, updates, numbers)
+        and math.prod(indices.shape[d] for d in counted) == 1
+        and (bool(numbers.operand_batching_dims) or updates.size == operand.size)
+    )
+
+
+def _one_hot(shape, indices, updates, numbers, mode):
+    """Updates that cannot meet where they are added to an operand of this shape, elsewhere +0.
+
+    As elementwise operations, which are computed with what comes next.
+    """
+    batch = numbers.operand_batching_dims
 
     def spread(x, dimensions):
         """``x``, whose axes are these of the operand or have one element, in its shape."""
@@ -197,41 +202,39 @@ def _in_rows(operand, indices, updates, numbers, mode):
 #: Numbers of scatters of elements and of rows of a matrix.
 _OF_NUMBERS = lax.ScatterDimensionNumbers((), (0,), (0,))
 _OF_ROWS = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+_DROP = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
 
 
-def _set_rows(operand, rows: int, row, updates):
-    """The assignment of rows: of windows that reach the same one, the last."""
-    window, row = lax.iota(np.int32, len(updates)), lax.expand_dims(row, [1])
-    drop = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
-    last = lax.scatter_max(lax.full((rows,), -1, np.int32), row, window, _OF_NUMBERS, **drop)
-    wins = lax.eq(_gather_like(window, last, row, _OF_NUMBERS, fill_value=-1, **drop), window)
-    row = lax.select(lax.expand_dims(wins, [1]), row, lax.full_like(row, rows))
-    table = lax.reshape(operand, (rows, updates.shape[1]))
-    table = lax.scatter(table, row, updates, _OF_ROWS, unique_indices=True, **drop)
+def _last_windows(rows: int, row):
+    """Of each window, the last one that reaches its row, or -1; and its row, if it is that one.
+
+    Otherwise ``rows``, which is out of bounds: no two of the rows inside are the same.
+    """
+    window, row = lax.iota(np.int32, len(row)), lax.expand_dims(row, [1])
+    last = lax.scatter_max(lax.full((rows,), -1, np.int32), row, window, _OF_NUMBERS, **_DROP)
+    last = _gather_like(window, last, row, _OF_NUMBERS, fill_value=-1, **_DROP)
+    is_last = lax.expand_dims(lax.eq(last, window), [1])
+    return lax.expand_dims(last, [1]), lax.select(is_last, row, lax.full_like(row, rows))
+
+
+def _assign(operand, row, updates):
+    """The assignment of rows, no two of which are the same."""
+    table = lax.reshape(operand, (operand.size // updates.shape[1], updates.shape[1]))
+    table = lax.scatter(table, row, updates, _OF_ROWS, unique_indices=True, **_DROP)
     return lax.reshape(table, operand.shape)
 
 
 def _add_few(operand, rows: int, row, updates, precision: int):
     """The scatter-add of few rows of updates into a larger operand, as an embedding's gradient.
 
-    Those of one row of the operand are added at the first of them, in an array of the updates'
+    Those of one row of the operand are added at the last of them, in an array of the updates'
     size, and each of these sums is then added to its row: the operand is read and written once.
     """
-    windows, row = len(updates), lax.expand_dims(row, [1])
-    window = lax.iota(np.int32, windows)
-    drop = {"mode": lax.GatherScatterMode.FILL_OR_DROP}
-    first = lax.full((rows,), windows, np.int32)
-    first = lax.scatter_min(first, row, window, _OF_NUMBERS, **drop)
-    first = _gather_like(window, first, row, _OF_NUMBERS, fill_value=windows, **drop)
-    totals = _totals(
-        updates, lax.expand_dims(first, [1]), updates.shape, precision, _OF_ROWS, **drop
-    )
-    is_first = lax.expand_dims(lax.eq(first, window), [1])
-    row = lax.select(is_first, row, lax.full_like(row, rows))
+    last, row = _last_windows(rows, row)
+    totals = _totals(updates, last, updates.shape, precision, _OF_ROWS, **_DROP)
     table = lax.reshape(operand, (rows, updates.shape[1]))
-    sums = canonical.flush(lax.add(_gather_like(updates, table, row, _OF_ROWS, **drop), totals))
-    table = lax.scatter(table, row, sums, _OF_ROWS, unique_indices=True, **drop)
-    return lax.reshape(table, operand.shape)
+    before = _gather_like(updates, table, row, _OF_ROWS, **_DROP)
+    return _assign(operand, row, canonical.flush(lax.add(before, totals)))
 
 
 def _precision(windows: int) -> int:
@@ -249,8 +252,8 @@ def scatter_add_body(operand, indices, updates, *, dimension_numbers, mode, **op
     """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
     if 0 in updates.shape:
         return operand
-    placed = _one_hot(operand, indices, updates, dimension_numbers, mode)
-    if placed is not None:
+    if _cannot_meet(operand, indices, updates, dimension_numbers):
+        placed = _one_hot(operand.shape, indices, updates, dimension_numbers, mode)
         return canonical.flush(lax.add(operand, placed))
     precision = _precision(math.prod(indices.shape[:-1]))
     in_rows = _in_rows(operand, indices, updates, dimension_numbers, mode)
@@ -317,7 +320,8 @@ def scatter_body(operand, indices, updates, *, dimension_numbers, mode, **_):
     in_rows = _in_rows(operand, indices, updates, dimension_numbers, mode)
     if in_rows is not None:
         rows, _, row, matrix = in_rows
-        return _set_rows(operand, rows, row, matrix)
+        _, row = _last_windows(rows, row)
+        return _assign(operand, row, matrix)
 
     def scatter_max(x, least):
         start = lax.full(operand.shape, least, x.dtype)
@@ -412,15 +416,13 @@ plain_rule("scatter-max", scatter_max_p, keep=_OPTIONS)
 @rule("scatter-add")
 def _scatter_add_rule(context, operands, params):
     require_format(context, operands)
-    if not context.differentiable:
-        operand, indices, updates = operands
-
-        def placed(indices, updates):
-            return _one_hot(operand, indices, updates, params["dimension_numbers"], params["mode"])
-
-        if jax.eval_shape(placed, indices, updates) is not None:
-            (updates,) = interpret_function(context, placed, (indices, updates))
-            return add_p.bind(operand, updates)
+    operand, indices, updates = operands
+    numbers = params["dimension_numbers"]
+    if not context.differentiable and _cannot_meet(operand, indices, updates, numbers):
+        options = {"numbers": numbers, "mode": params["mode"]}
+        place = functools.partial(_one_hot, operand.shape, **options)
+        (updates,) = interpret_function(context, place, (indices, updates))
+        return add_p.bind(operand, updates)
     return scatter_add_p.bind(*operands, **{k: params[k] for k in _OPTIONS})
 
 

@@ -235,7 +235,7 @@ def test_one_window_each_of_halves(dtype, monkeypatch):
     x = np.stack([np.zeros_like(u), np.random.default_rng(1).permutation(u)], 1)
     for index in np.zeros(len(u), np.int32), np.ones(len(u), np.int32):
         with monkeypatch.context() as patch:
-            patch.setattr(scatter, "_one_hot", lambda *args: None)
+            patch.setattr(scatter, "_cannot_meet", lambda *args: False)
             expected = repjax.reproducible(lambda *xs: _one_each(*xs))(x, index, u)
         assert_same_bits(repjax.reproducible(_one_each)(x, index, u), expected)
         assert_same_bits(explicit(_one_each)(x, index, u), expected)
@@ -376,6 +376,8 @@ def test_few_windows_without_the_kernel(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)
     for name in (name for name in SCATTERS if "few" in name or name == "one row"):
         test_scatter_add(name)
+    for mode in MODES:
+        test_modes(mode, 40)
 
 
 # --- what is made of it -----------------------------------------------------------------

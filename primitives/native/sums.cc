@@ -208,7 +208,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   } else if (accumulation == "sequential" && !x.program) {
     sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
   } else {
-    return ffi::Error::InvalidArgument("accumulation: expected pairwise, max, min, or sequential in memory");
+    return ffi::Error::InvalidArgument(
+        "accumulation: expected pairwise, max, min, or sequential in memory");
   }
   return ffi::Error::Success();
 }

@@ -119,12 +119,14 @@ static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int
   if (row == width) {
     join_streams<join>(terms, x, left * row, full * width, to);
     if (full < left) {
-      join_streams<join>(terms - 1, x + full * row, left * row, (left - full) * width, to + full * width);
+      join_streams<join>(terms - 1, x + full * row, left * row, (left - full) * width,
+                         to + full * width);
     }
     return;
   }
   for (int64_t i = 0; i < left; ++i) {
-    join_streams<join>(i < full ? terms : terms - 1, x + i * row, left * row, width, to + i * width);
+    const int64_t here = i < full ? terms : terms - 1;
+    join_streams<join>(here, x + i * row, left * row, width, to + i * width);
   }
 }
 
