@@ -36,202 +36,16 @@ from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
 from repjax.primitives import native
-from repjax.primitives.arithmetic import canonicalize_p, multiplication_chain
-from repjax.primitives.define import HALVES, is_for_one_device
+from repjax.primitives.arithmetic import canonicalize_p
+from repjax.primitives.define import is_for_one_device
 from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
+from repjax.primitives.programs import ELEMENTARY, STORAGE, Program, function_of
 from repjax.primitives.reduce.sums import call_kernel
 
-_FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
-_FLOATING = frozenset((_FLOAT, *HALVES))
-#: How the kernel finds the types that it knows in memory.
-_WORD, _BOOLEAN, _HALF = range(3)
-_STORAGE = {
-    **dict.fromkeys(map(np.dtype, (np.float32, np.int32, np.uint32)), _WORD),
-    _BOOL: _BOOLEAN,
-    **dict.fromkeys(HALVES, _HALF),
-}
-
-# --- what the kernel computes ---------------------------------------------------------
-
-
-class _Emitter:
-    """The instructions of a chain; values are numbers, in the order they are made."""
-
-    def __init__(self):
-        self.values = 0
-        self.constants: dict[int, int] = {}  # bits to value
-        self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
-
-    def value(self) -> int:
-        self.values += 1
-        return self.values - 1
-
-    def constant(self, bits: int) -> int:
-        bits = (bits + (1 << 31)) % (1 << 32) - (1 << 31)
-        if bits not in self.constants:
-            self.constants[bits] = self.value()
-        return self.constants[bits]
-
-    def __call__(self, operation: str, *operands: int) -> int:
-        result = self.value()
-        self.instructions.append((operation, result, operands))
-        return result
-
-
-def _bits(value, dtype) -> int:
-    """A number as the kernel has it: formats of 16 bits are float32 there."""
-    value = np.asarray(value, dtype)
-    if dtype in HALVES:
-        value = value.astype(_FLOAT)
-    return -int(value) if dtype == _BOOL else int(value.view(np.int32))
-
-
-def _integer_pow(emit, equation, x):
-    y = equation.params["y"]
-    one = emit.constant(_bits(1, _FLOAT))
-    if y == 0:
-        return one
-    power = multiplication_chain(functools.partial(emit, "mul"), x, abs(y))
-    return power if y > 0 else emit("div", one, power)
-
-
-def _comparison(name, swapped=False):
-    def compare(emit, equation, x, y):
-        dtype = equation.invars[0].aval.dtype
-        if swapped:
-            x, y = y, x
-        if dtype in _FLOATING:
-            return emit(name, x, y)
-        if dtype == np.uint32:  # in the order of signed integers
-            x, y = (emit("bitwise_xor", a, emit.constant(1 << 31)) for a in (x, y))
-        return emit(f"integer_{name}", x, y)
-
-    return compare
-
-
-def _ne(emit, equation, x, y):
-    if equation.invars[0].aval.dtype in _FLOATING:
-        return emit("ne", x, y)
-    return emit("bitwise_not", emit("integer_eq", x, y))
-
-
-def _convert(emit, equation, x):
-    old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-    if old == new:
-        return x
-    if new == _BOOL:
-        zero = emit.constant(0)
-        if old in _FLOATING:
-            return emit("ne", x, zero)
-        return emit("bitwise_not", emit("integer_eq", x, zero))
-    if old == _BOOL:
-        return emit("bitwise_and", x, emit.constant(_bits(1, new)))
-    return emit("from_integer", x) if old == np.int32 and new == _FLOAT else x
-
-
-def _abs(emit, equation, x):
-    return emit("bitwise_and", x, emit.constant(0x7FFFFFFF))
-
-
-def _extremum(name):
-    def extremum(emit, equation, x, y):
-        is_float = equation.invars[0].aval.dtype in _FLOATING
-        return emit(name if is_float else f"integer_{name}", x, y)
-
-    return extremum
-
-
-def _clamp(emit, equation, low, x, high):
-    return _extremum("min")(emit, equation, _extremum("max")(emit, equation, low, x), high)
-
-
-def _plain(name: str):
-    return lambda emit, equation, *operands: emit(name, *operands)
-
-
-def _same(emit, equation, x):
-    return x
-
-
-_Function = Callable[..., int]
-
-
-def _rounding(function: _Function, ending: str = "flush") -> _Function:
-    """The function with a result that is rounded to its format where that has 16 bits."""
-
-    def rounded(emit, equation, *operands):
-        result = function(emit, equation, *operands)
-        dtype = equation.outvars[0].aval.dtype
-        return emit(f"round_{dtype}_{ending}", result) if dtype in HALVES else result
-
-    return rounded
-
-
-_FLOATS: dict[str, _Function] = {
-    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
-    **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
-    PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
-    PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),
-    PREFIX + "convert_element_type": _rounding(_convert, "guard"),
-    "sign": _plain("sign"),
-    "abs": _abs,
-}
-#: Functions that are as long as many others; the kernel has their bodies (``elementary/cpp.py``).
-ELEMENTARY = (
-    *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10"),
-    *("tanh", "logistic", "erf", "erfc", "erf_inv", "sinh", "cosh"),
-)
-#: In formats of 16 bits they are rounded in another way.
-_FLOAT32: dict[str, _Function] = {
-    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY)
-}
-_INTEGERS: dict[str, _Function] = {
-    **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
-    **{name: _plain(f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
-    **{f"shift_{name}": _plain(f"shift_{name}") for name in ("left", "right_logical")},
-    "shift_right_arithmetic": _plain("shift_right_arithmetic"),
-    "convert_element_type": _convert,
-}
-_ANY: dict[str, _Function] = {
-    **{name: _comparison(name) for name in ("eq", "lt", "le")},
-    **{name: _comparison(other, True) for name, other in (("gt", "lt"), ("ge", "le"))},
-    "ne": _ne,
-    "select_n": _plain("select"),
-    "max": _extremum("max"),
-    "min": _extremum("min"),
-    "clamp": _clamp,
-}
 #: The same elements, in memory as they are.
 _ALIASES = frozenset(
     f"{PREFIX}materialize reshape squeeze expand_dims copy copy_p name stop_gradient".split()
 )
-
-
-def _function(equation) -> _Function | None:
-    """How the kernel computes an equation, or None."""
-    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
-    if not all(getattr(aval, "dtype", None) in _STORAGE for aval in avals):
-        return None
-    if avals[-1].size == 0 or len(equation.outvars) != 1 or equation.effects:
-        return None
-    # Comparisons of float16, which repjax has in float32.
-    name = equation.primitive.name.removeprefix(PREFIX + "exact_")
-    *old, new = (aval.dtype for aval in avals)
-    if name == "select_n":
-        return _ANY[name] if len(old) == 3 and old[0] == _BOOL else None
-    if name == "bitcast_convert_type":
-        return _same if {_STORAGE[dtype] for dtype in (*old, new)} == {_WORD} else None
-    if name == PREFIX + "convert_element_type":
-        is_converted = old[0] in _FLOATING and new in (*_FLOATING, _BOOL)
-        from_exact = old[0] == _BOOL or (old[0] == np.int32 and new == _FLOAT)
-        return _FLOATS[name] if is_converted or from_exact else None
-    if name in _ANY:
-        unordered = _BOOL in old and name not in ("eq", "ne")
-        is_extremum = name in ("max", "min", "clamp")
-        return None if unordered or (is_extremum and np.uint32 in old) else _ANY[name]
-    if not {*old, new} & _FLOATING:
-        return _INTEGERS.get(name)
-    return _FLOATS.get(name) or (_FLOAT32.get(name) if new == _FLOAT else None)
 
 
 # --- views ------------------------------------------------------------------------------
@@ -263,6 +77,17 @@ def _long(shape, steps):
     return [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
 
 
+def merged_axes(shape, steps) -> list[list[int]]:
+    """Sizes and steps of the fewest axes that are the same; none where there is one element."""
+    joined: list[list[int]] = []
+    for n, step in _long(shape, steps):
+        if joined and joined[-1][1] == n * step:
+            joined[-1] = [joined[-1][0] * n, step]
+        else:
+            joined.append([n, step])
+    return [] if all(step == 0 for _, step in joined) else joined
+
+
 def view_of(equation, views, may_enter: bool) -> View | None:
     """The result of an equation as a view, if it is one.
 
@@ -271,7 +96,7 @@ def view_of(equation, views, may_enter: bool) -> View | None:
     if len(equation.invars) != 1 or len(equation.outvars) != 1:
         return None
     (x,) = equation.invars
-    if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in _STORAGE or x.aval.size == 0:
+    if isinstance(x, Literal) or getattr(x.aval, "dtype", None) not in STORAGE or x.aval.size == 0:
         return None
     view = seen(x, views)
     if equation.primitive is canonicalize_p and may_enter:
@@ -363,7 +188,7 @@ def _accumulation(equation) -> str | None:
     if name is None:
         return None
     (x,), axes = equation.invars, equation.params["axes"]
-    if isinstance(x, Literal) or x.aval.dtype != _FLOAT or x.aval.size == 0 or not axes:
+    if isinstance(x, Literal) or x.aval.dtype != np.float32 or x.aval.size == 0 or not axes:
         return None
     accumulation = equation.params.get("accumulation", name)
     together = max(axes) - min(axes) + 1 == len(axes)
@@ -408,7 +233,7 @@ class _Plan:
         if view is not None:
             self.views[equation.outvars[0]] = view
             return
-        if _function(equation) is not None:
+        if function_of(equation) is not None:
             self.elementwise.add(id(equation))
         makers = [(r, self.made_by[r]) for r in self._roots(equation) if r in self.made_by]
         levels = [self.levels[id(maker)] + self._distance(r, equation) for r, maker in makers]
@@ -600,7 +425,10 @@ _LONG, _ELEMENTARY = 32, frozenset(PREFIX + name for name in ELEMENTARY)
 #: Calls, which XLA fuses with nothing.
 _CALLS = frozenset(
     PREFIX + name
-    for name in ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min")
+    for name in (
+        *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min"),
+        "rows",
+    )
 )
 
 
@@ -611,7 +439,7 @@ def _loops(equations) -> list[Any]:
 
 def _cost(equations) -> int:
     """Of an element, in additions."""
-    names = [e.primitive.name for e in equations if _function(e) is not None]
+    names = [e.primitive.name for e in equations if function_of(e) is not None]
     return sum(_LONG if name in _ELEMENTARY else 1 for name in names)
 
 
@@ -687,47 +515,24 @@ def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
 # --- the primitive ----------------------------------------------------------------------
 
 
-def merged_axes(shape, steps) -> list[list[int]]:
-    """Sizes and steps of the fewest axes that are the same; none where there is one element."""
-    joined: list[list[int]] = []
-    for n, step in _long(shape, steps):
-        if joined and joined[-1][1] == n * step:
-            joined[-1] = [joined[-1][0] * n, step]
-        else:
-            joined.append([n, step])
-    return [] if all(step == 0 for _, step in joined) else joined
-
-
 def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
-    """The variables that the kernel takes, and its program; native/elementwise.cc says which."""
-    emit = _Emitter()
-    taken: dict[Any, int] = {}  # (variable, axes) to value
-    loaded: dict[Any, int] = {}  # the same as a number, and made canonical
-    entered: dict[Any, int] = {}
+    """The variables that the kernel takes, and its program."""
+    program = Program()
     values: dict[Any, int] = {}  # of what the chain makes
     views: dict[Any, View] = {}
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
-            return emit.constant(_bits(atom.val, atom.aval.dtype))
+            return program.literal(atom)
         view = seen(atom, views)
         if view.root in values:
             return values[view.root]
         # An axis of one element and an array without axes are broadcast.
         pairs = zip(view.steps, atom.aval.shape, shape, strict=False)
         steps = [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape)
-        axes = merged_axes(shape, steps)
-        dtype, key = atom.aval.dtype, (view.root, tuple(map(tuple, axes)))
-        if key not in taken:
-            taken[key] = loaded[key] = emit.value()
-            if dtype in HALVES:
-                loaded[key] = emit(f"widen_{dtype}", taken[key])
-        if not view.canonical:
-            return loaded[key]
-        if key not in entered:
-            name = f"round_{dtype}_flush" if dtype in HALVES else "canonicalize"
-            entered[key] = emit(name, loaded[key])
-        return entered[key]
+        return program.read(
+            view.root, merged_axes(shape, steps), atom.aval.dtype, canonical=view.canonical
+        )
 
     for equation in chain.eqns:
         (result,) = equation.outvars
@@ -736,47 +541,11 @@ def _encode(chain: Chain) -> tuple[list[Any], list[int]]:
             views[result] = view
         else:
             operands = [read(v, result.aval.shape) for v in equation.invars]
-            values[result] = _function(equation)(emit, equation, *operands)
+            values[result] = program.compute(equation, *operands)
 
-    outputs: list[int] = []
-    for v in chain.outvars:
-        value = read(v, v.aval.shape)
-        if v.aval.dtype in HALVES:
-            value = emit(f"narrow_{v.aval.dtype}", value)
-        if value in (*taken.values(), *emit.constants.values(), *outputs):
-            value = emit("bitwise_or", value, value)
-        outputs.append(value)
-
-    fixed = [*taken.values(), *outputs, *emit.constants.values()]
-    registers = {value: i for i, value in enumerate(fixed)}
-    last = {x: i for i, (_, _, operands) in enumerate(emit.instructions) for x in operands}
-    free: set[int] = set()
-    instructions, count = [], len(fixed)
-    for i, (name, result, operands) in enumerate(emit.instructions):
-        read_from = [registers[x] for x in operands]
-        free |= {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
-        if result not in registers:
-            if not free:
-                free.add(count)
-                count += 1
-            registers[result] = free.pop()
-        padded = (*read_from, *read_from[:1] * 2)[:3]
-        instructions += [native.operations()[name], registers[result], *padded]
-
-    inputs = [
-        [_STORAGE[v.aval.dtype], len(axes), *(x for axis in axes for x in axis)]
-        for v, axes in taken
-    ]
-    constants = [[registers[value], bits] for bits, value in emit.constants.items()]
-    program = [
-        *(chain.outvars[0].aval.size, len(inputs), len(outputs)),
-        *(len(constants), len(instructions) // 5, count),
-        *(x for numbers in inputs for x in numbers),
-        *(_STORAGE[v.aval.dtype] for v in chain.outvars),
-        *(x for numbers in constants for x in numbers),
-        *instructions,
-    ]
-    return [v for v, _ in taken], [*map(int, program)]
+    results = [(read(v, v.aval.shape), v.aval.dtype) for v in chain.outvars]
+    encoded = program.encode(chain.outvars[0].aval.size, results)
+    return [variable for variable, _ in program.inputs], encoded
 
 
 def _kernel(*operands, chains: tuple[Chain, ...]):
@@ -790,11 +559,7 @@ def _kernel(*operands, chains: tuple[Chain, ...]):
     results = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for chain in chains for v in chain.outvars
     ]
-    # XLA takes the operands of a loop's last operation for what the loop keeps, also where that is
-    # not a tuple of values but a call that gives one.  An empty result more, and it is a tuple.
-    empty = jax.ShapeDtypeStruct((0,), _BOOL)
-    call = jax.ffi.ffi_call("repjax_elementwise", [*results, empty])
-    return call(*taken, programs=np.asarray(programs, np.int64))[:-1]
+    return native.call("repjax_elementwise", results, taken, programs=programs)
 
 
 def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:

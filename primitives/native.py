@@ -17,6 +17,7 @@ import pathlib
 import sysconfig
 
 import jax
+import numpy as np
 
 #: The names of the kernels in XLA and in the library.
 _TARGETS = (
@@ -24,6 +25,7 @@ _TARGETS = (
     "repjax_contract_order_independent",
     "repjax_elementwise",
     "repjax_reduce_sum",
+    "repjax_rows",
     "repjax_scatter_add",
 )
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -103,3 +105,14 @@ def in_use() -> tuple[str | None, str]:
 
 def available() -> bool:
     return in_use()[0] is not None
+
+
+def call(name: str, results, operands, **integers):
+    """The results of a kernel, of these types; its attributes are lists of integers.
+
+    XLA takes the operands of a loop's last operation for what the loop keeps, also where that is
+    not a tuple of values but a call that gives one.  An empty result more, and it is a tuple.
+    """
+    empty = jax.ShapeDtypeStruct((0,), np.bool_)
+    function = jax.ffi.ffi_call(name, [*results, empty])
+    return function(*operands, **{k: np.asarray(v, np.int64) for k, v in integers.items()})[:-1]

@@ -1,12 +1,12 @@
-"""Row programs: softmax, layer norm and their like as one kernel each, for NVIDIA GPUs.
+"""Row programs: softmax, layer norm and their like as one kernel each.
 
-XLA makes several kernels of them, which read the array again and again; and of a ``pairwise`` sum
-of rows a loop in which each thread reads a row by itself.  A kernel that keeps rows in registers
-reads each operand and writes each result once.
+XLA makes several kernels of them, which read the array again and again; and on GPUs, of a
+``pairwise`` sum of rows a loop in which each thread reads a row by itself.  A kernel that keeps
+rows in registers, or on CPU in the cache, reads each operand and writes each result once.
 
 :func:`in_rows` finds the row programs of a program that has been rewritten and binds each as the
-primitive ``repjax_rows``.  Where there is no kernel (other platforms, several devices), the
-primitive is its equations again: the same bits.
+primitive ``repjax_rows``.  Where there is no kernel (another platform than the one that it was
+found for, several devices), the primitive is its equations again: the same bits.
 
 A row program is a connected set of equations on arrays of one number of rows, of ``n`` elements
 each, at least one of which reduces rows to one element.  The others are elementwise: on arrays of
@@ -32,7 +32,8 @@ from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.extend.core import Literal, Primitive
 from jax.interpreters import batching, mlir
 
-from repjax.primitives import gpu
+from repjax.primitives import gpu, native
+from repjax.primitives import rows_on_cpu as on_cpu
 from repjax.primitives.define import HALVES, is_for_one_device, lower_body
 from repjax.primitives.elementwise import (
     Chain,
@@ -45,6 +46,7 @@ from repjax.primitives.elementwise import (
     view_of,
 )
 from repjax.primitives.interpret import PREFIX, struct_of
+from repjax.primitives.programs import function_of
 
 #: Elements of the longest rows that fit into registers.
 SHORT = 1 << 14
@@ -104,7 +106,7 @@ def is_elementwise(equation) -> bool:
     return name in EXACT_ON_INTEGERS and not {*dtypes} & _FLOATING
 
 
-def reduced(equation) -> tuple[int, int] | None:
+def _reduced(equation) -> tuple[int, int] | None:
     """Rows, and the elements of each, if the equation reduces its operand's last axes."""
     name, params = equation.primitive.name, equation.params
     if name not in REDUCTIONS or isinstance(equation.invars[0], Literal):
@@ -120,8 +122,12 @@ def reduced(equation) -> tuple[int, int] | None:
     behind = axes and kept and kept[-1] > axes[0]
     if aval.dtype not in _FLOATING or aval.size == 0 or behind or n == 1:
         return None
-    is_long = n > SHORT and (n > LONGEST or aval.size // n < MANY or "index_dtype" in params)
-    return None if is_long else (aval.size // n, n)
+    return aval.size // n, n
+
+
+def _fits(equation, rows: int, n: int) -> bool:
+    """Whether the kernel takes a reduction of so many rows, and of so many elements of each."""
+    return n <= SHORT or (n <= LONGEST and rows >= MANY and "index_dtype" not in equation.params)
 
 
 def _is_nothing(equation) -> bool:
@@ -148,6 +154,33 @@ def is_source(equation) -> bool:
     if name == "iota":
         return equation.outvars[0].aval.dtype == np.int32
     return name == "broadcast_in_dim" and isinstance(equation.invars[0], Literal)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernels:
+    """What the kernels of a platform can be programs of."""
+
+    is_elementwise: Callable[[Any], bool]
+    #: Of a reduction of so many rows, and of so many elements of each.
+    is_reduction: Callable[[Any, int, int], bool]
+    #: Of equations, or None, whether they make constants that a kernel need not read.
+    is_source: Callable[[Any], bool]
+    #: Of the equations of a program, whether the kernel is the better way.
+    pays: Callable[[list[Any]], bool] = lambda equations: True
+
+    def reduced(self, equation) -> tuple[int, int] | None:
+        """Rows, and the elements of each, if the equation is one of the reductions."""
+        shape = _reduced(equation)
+        return shape if shape and self.is_reduction(equation, *shape) else None
+
+
+GPU = Kernels(is_elementwise, _fits, is_source)
+CPU = Kernels(
+    lambda equation: function_of(equation) is not None,
+    on_cpu.is_reduction,
+    on_cpu.is_source,
+    on_cpu.pays,
+)
 
 
 class Read(NamedTuple):
@@ -215,7 +248,7 @@ class _Views:
         is_reduction = equation.primitive.name in REDUCTIONS
         if is_reduction:
             shape = equation.invars[0].aval.shape
-        if size not in (rows, rows * n) or (is_reduction and reduced(equation) != (rows, n)):
+        if size not in (rows, rows * n) or (is_reduction and _reduced(equation) != (rows, n)):
             return None
         found: list[Literal | Read] = []
         for atom in equation.invars:
@@ -238,6 +271,7 @@ class Rows(Chain):
     """A row program: ``shape`` is the number of rows, and of the elements of each."""
 
     shape: tuple[int, int]
+    kernels: Kernels
 
     def steps(self) -> list[tuple[Any, list[Literal | Read]]]:
         """The equations that compute something, and how they see their operands."""
@@ -245,7 +279,7 @@ class Rows(Chain):
         for equation in self.eqns:
             (result,) = equation.outvars
             enters = bool(equation.invars) and equation.invars[0] in self.invars
-            if is_source(equation):
+            if self.kernels.is_source(equation):
                 found.append((equation, []))
             elif result in self.outvars or not views.note(equation, enters):
                 reads = views.reads(equation, *self.shape)
@@ -271,8 +305,8 @@ class _Group:
 class _Plan:
     """The row programs of a jaxpr, and an order in which they and the other equations are run."""
 
-    def __init__(self, jaxpr):
-        self.jaxpr = jaxpr
+    def __init__(self, jaxpr, kernels: Kernels):
+        self.jaxpr, self.kernels = jaxpr, kernels
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
         self.views = _Views()
         #: Of equations, by their ids.
@@ -323,13 +357,15 @@ class _Plan:
 
     def _shape(self) -> None:
         """The shapes of reductions, and of what they are connected with: the first that comes."""
-        candidates = {id(e) for e in self.equations if is_elementwise(e) or reduced(e)}
+        kernels = self.kernels
+        shapes = {id(e): kernels.reduced(e) for e in self.equations}
+        candidates = {id(e) for e in self.equations if shapes[id(e)] or kernels.is_elementwise(e)}
         users = collections.defaultdict(list)
         for equation in self.equations:
             for maker in self._makers(equation):
                 users[id(maker)].append(equation)
         for reduction in self.equations:
-            shape = reduced(reduction)
+            shape = shapes[id(reduction)]
             queue = [reduction] if shape else []
             while queue:
                 equation = queue.pop()
@@ -386,6 +422,7 @@ class _Plan:
         for equation in self.equations:
             group = self.groups.get(id(equation))
             is_program = group and any(e.primitive.name in REDUCTIONS for e in group.members)
+            is_program = is_program and self.kernels.pays(group.members)
             if is_program:
                 group.members.sort(key=lambda e: self.position[id(e)])
             self.units[id(equation)] = group.members if is_program else equation
@@ -421,7 +458,9 @@ class _Plan:
                     continue
                 arrays, cone = frozenset(), frozenset([v])
                 for read in self.views.reads(equation, *shape):
-                    if isinstance(read, Literal) or is_source(self.made_by.get(read.root)):
+                    if isinstance(read, Literal) or self.kernels.is_source(
+                        self.made_by.get(read.root)
+                    ):
                         continue
                     if read.root in mine:
                         arrays, cone = arrays | cones[read.root][0], cone | cones[read.root][1]
@@ -456,7 +495,8 @@ class _Plan:
             maker = self.made_by.get(variable)
             if id(maker) in equations:
                 return
-            if variable in self.views.views or is_source(maker) or variable in self.repeated:
+            is_source = self.kernels.is_source(maker)
+            if variable in self.views.views or is_source or variable in self.repeated:
                 equations[id(maker)] = maker
                 for v in variables(maker.invars):
                     add(v)
@@ -467,7 +507,8 @@ class _Plan:
             for v in variables(member.invars):
                 add(v)
         ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
-        return Rows(ordered, tuple(inputs), tuple(outputs), self.shapes[id(members[0])])
+        shape = self.shapes[id(members[0])]
+        return Rows(ordered, tuple(inputs), tuple(outputs), shape, self.kernels)
 
     def steps(self) -> list[Any]:
         """The row programs and the other equations, in an order in which they can be run."""
@@ -504,25 +545,21 @@ class _Plan:
         return found
 
 
-def evaluate(jaxpr, operands) -> list[Any]:
-    """The results of a closed jaxpr of repjax's primitives, with its row programs as primitives."""
+_AUTO = {jax.sharding.AxisType.Auto}
+
+
+def in_rows(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, with its row programs as primitives."""
+    meshes = [jax.typeof(x).sharding.mesh for x in operands]
+    if not all(mesh.size < 2 and {*mesh.axis_types} <= _AUTO for mesh in meshes):
+        return list(function(*operands))
 
     def compute(step: Rows, see):
         results = rows_p.bind(*map(see, step.invars), program=step)
         return zip(step.outvars, results, strict=True)
 
-    return run_plan(_Plan, compute, jaxpr, operands)
-
-
-_AUTO = {jax.sharding.AxisType.Auto}
-
-
-def in_rows(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, with its row programs as primitives."""
-    meshes = [jax.typeof(x).sharding.mesh for x in operands]
-    if not gpu.ROWS or not all(mesh.size < 2 and {*mesh.axis_types} <= _AUTO for mesh in meshes):
-        return list(function(*operands))
-    return evaluate(jax.make_jaxpr(function)(*map(struct_of, operands)), operands)
+    jaxpr = jax.make_jaxpr(function)(*map(struct_of, operands))
+    return run_plan(functools.partial(_Plan, kernels=kernels), compute, jaxpr, operands)
 
 
 def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
@@ -533,7 +570,11 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
     """
     if not all(isinstance(n, int) for x in operands for n in x.shape):
         return list(function(*operands))
-    return (in_rows if gpu.expected() else in_chains)(function, *operands)
+    if gpu.expected():
+        return in_rows(function, GPU, *operands) if gpu.ROWS else list(function(*operands))
+    if not native.available():
+        return list(function(*operands))
+    return in_chains(functools.partial(in_rows, function, CPU), *operands)
 
 
 # --- the primitive ----------------------------------------------------------------------
@@ -555,12 +596,22 @@ def _lower(ctx, *operands, program: Rows):
 
 
 def _lower_for_gpu(ctx, *operands, program: Rows):
-    if not is_for_one_device(ctx) or not gpu.available():
+    is_mine = program.kernels is GPU and is_for_one_device(ctx)
+    if not is_mine or not gpu.available():
         return _lower(ctx, *operands, program=program)
     from repjax.primitives.gpu import rows  # with it Pallas, which takes a while
 
     kernel = functools.partial(rows.evaluate, program=program)
     return lower_body(ctx, kernel, *operands, multiple_results=True)
+
+
+def _lower_for_cpu(ctx, *operands, program: Rows):
+    is_mine = program.kernels is CPU and is_for_one_device(ctx)
+    on_cpu_alone = {*(ctx.platforms or ctx.module_context.platforms)} == {"cpu"}
+    if not is_mine or not on_cpu_alone or not native.available():
+        return _lower(ctx, *operands, program=program)
+    kernel = functools.partial(on_cpu.evaluate, program=program)
+    return mlir.lower_fun(kernel, multiple_results=True)(ctx, *operands)
 
 
 def _batch(operands, dimensions, program: Rows):
@@ -570,5 +621,6 @@ def _batch(operands, dimensions, program: Rows):
 
 
 mlir.register_lowering(rows_p, _lower)
+mlir.register_lowering(rows_p, _lower_for_cpu, platform="cpu")
 mlir.register_lowering(rows_p, _lower_for_gpu, platform="cuda")
 batching.primitive_batchers[rows_p] = _batch

@@ -14,7 +14,7 @@ from jax import lax
 from test_contract import each_instruction_set
 
 import repjax
-from repjax.primitives import elementwise, native
+from repjax.primitives import elementwise, native, programs
 from repjax.primitives.define import HALVES
 from repjax.primitives.elementary import cpp
 from repjax.verify import conformance, vectors
@@ -56,7 +56,7 @@ def floats(n: int, seed: int) -> np.ndarray:
 
 PRIMITIVES = vectors.registered()
 ELEMENTARY = {
-    name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in elementwise.ELEMENTARY
+    name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in programs.ELEMENTARY
 }
 FLOAT_OPERATIONS = {
     **ELEMENTARY,
@@ -174,13 +174,13 @@ def test_each_operation_is_one_of_the_kernels():
     names = {*native.operations()}
     used = set()
 
-    class Recorder(elementwise._Emitter):
+    class Recorder(elementwise.Program):
         def __call__(self, operation, *operands):
             used.add(operation)
             return super().__call__(operation, *operands)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elementwise, "_Emitter", Recorder)
+        patch.setattr(elementwise, "Program", Recorder)
         with_kernel(FLOATS, *(floats(40, i) for i in range(2)))
         for dtype in HALVES:
             halves = functools.partial(_operations, HALF_OPERATIONS)
@@ -200,7 +200,7 @@ def test_a_wrong_operation_is_caught(wrong):
     numbers = dict(native.operations())
     numbers[wrong[0]] = numbers[wrong[1]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elementwise.native, "operations", lambda: numbers)
+        patch.setattr(programs.native, "operations", lambda: numbers)
         actual = with_kernel(FLOATS, x, y)
     different = {k for k in expected if not same_bits(actual[k], expected[k])}
     assert wrong[0] in different

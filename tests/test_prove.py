@@ -18,7 +18,7 @@ import pytest
 
 import repjax
 from repjax.__main__ import main
-from repjax.primitives import canonical, elementwise, native
+from repjax.primitives import canonical, native, programs
 from repjax.primitives.elementary import exp
 from repjax.verify import oracle, prove
 
@@ -406,7 +406,7 @@ def test_certificate(path):
 def test_each_function_of_the_kernel_is_proven():
     """With fused multiply-adds and without."""
     proven = {path.stem for path in CERTIFICATES}
-    for name in elementwise.ELEMENTARY:
+    for name in programs.ELEMENTARY:
         assert {f"{name}-KERNEL_AVX512", f"{name}-KERNEL_AVX2", f"{name}-KERNEL_PLAIN"} <= proven
 
 

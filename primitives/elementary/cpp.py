@@ -1,6 +1,6 @@
 """Write the elementary functions of the C++ kernel: ``python -m repjax.primitives.elementary.cpp``.
 
-``primitives/native/elementary.h`` holds the bodies of the functions in ``elementwise.ELEMENTARY``,
+``primitives/native/elementary.h`` holds the bodies of the functions in ``programs.ELEMENTARY``,
 operation by operation, for vectors of any width.  Where the only use of a product is in a sum, the
 two are one fused multiply-add if the processor has it: the bodies round correctly with any of them
 fused.
@@ -18,8 +18,8 @@ import numpy as np
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
-from repjax.primitives.elementwise import ELEMENTARY
 from repjax.primitives.interpret import open_jaxpr
+from repjax.primitives.programs import ELEMENTARY
 
 PATH = pathlib.Path(__file__).parents[1] / "native" / "elementary.h"
 

@@ -31,7 +31,7 @@ from repjax.primitives.interpret import PREFIX, open_jaxpr
 from repjax.primitives.reduce import order, sums
 from repjax.primitives.reduce.extrema import reduce_max_p
 from repjax.primitives.reduce.sums import reduce_sum_p
-from repjax.primitives.rows import REDUCTIONS, SHORT, Rows, is_source, name_of, reduced
+from repjax.primitives.rows import GPU, REDUCTIONS, SHORT, Rows, is_source, name_of
 
 #: Elements of a program, at least, and of each of its threads.
 _ELEMENTS = 1 << 10
@@ -364,8 +364,8 @@ def pairwise(combine, xs, axis, *, interpret=False):
     (x,) = xs
     sum_of_rows = functools.partial(reduce_sum_p.bind, axes=(axis,), accumulation="pairwise")
     jaxpr, _ = open_jaxpr(jax.make_jaxpr(sum_of_rows)(jax.ShapeDtypeStruct(x.shape, x.dtype)))
-    shape = reduced(*jaxpr.eqns)
+    shape = GPU.reduced(*jaxpr.eqns)
     if shape is None:
         return sums.pairwise(combine, xs, axis)
-    program = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), shape)
+    program = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), shape, GPU)
     return evaluate(x, program=program, interpret=interpret)

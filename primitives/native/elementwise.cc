@@ -1,5 +1,5 @@
 // Chains of elementwise operations on the CPU as an XLA FFI call: programs of
-// repjax.primitives.elementwise, block by block, so that what is between stays in the cache.
+// repjax.primitives.programs, block by block, so that what is between stays in the cache.
 
 #include "ieee.h"
 #include "instruction_sets.h"
@@ -48,13 +48,14 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
   const Element* data = static_cast<const Element*>(input.data);
   if (input.scalar()) return (void)std::fill_n(to, count, word(*data));
   if (input.contiguous()) {
-    for (int64_t i = 0; i < count; ++i) to[i] = word(data[begin + i]);
+    data += begin - input.origin;
+    for (int64_t i = 0; i < count; ++i) to[i] = word(data[i]);
     return;
   }
   const int64_t rank = input.rank;
   thread_local std::vector<int64_t> at;  // kept: most blocks are small
   at.resize(rank);
-  int64_t offset = 0, rest = begin;
+  int64_t offset = -input.origin, rest = begin;
   for (int64_t d = rank; d-- > 0; rest /= input.axes[d].size) {
     at[d] = rest % input.axes[d].size;
     offset += at[d] * input.axes[d].step;
@@ -91,6 +92,7 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
 }
 
 void store(const Output& output, int64_t begin, int64_t count, const int32_t* from) {
+  begin -= output.origin;
   if (output.storage == kBoolean) {
     bool* to = static_cast<bool*>(output.data) + begin;
     for (int64_t i = 0; i < count; ++i) to[i] = from[i] != 0;
@@ -104,8 +106,7 @@ void store(const Output& output, int64_t begin, int64_t count, const int32_t* fr
 
 }  // namespace
 
-Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t first, Input* inputs,
-               Output* outputs) {
+Program decode(const int64_t*& next, Input* inputs, Output* outputs) {
   Program program;
   program.size = *next++;
   program.input_count = *next++;
@@ -117,8 +118,7 @@ Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t firs
   program.outputs = outputs;
   for (int64_t i = 0; i < program.input_count; ++i) {
     const int64_t rank = next[1];
-    inputs[i] = {args.get<ffi::AnyBuffer>(first + i)->untyped_data(), Storage(next[0]), rank,
-                 reinterpret_cast<const Input::Axis*>(next + 2)};
+    inputs[i] = {nullptr, Storage(next[0]), rank, reinterpret_cast<const Input::Axis*>(next + 2)};
     next += 2 + 2 * rank;
   }
   for (int64_t i = 0; i < program.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
@@ -131,11 +131,10 @@ Program decode(const int64_t*& next, const ffi::RemainingArgs& args, size_t firs
   return program;
 }
 
-void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
-              int64_t origin) {
+void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end) {
   const IeeeArithmetic ieee;
   const auto whole = [&](int64_t n) { return (n + set.lanes - 1) / set.lanes * set.lanes; };
-  const int64_t block = std::min(kBlock, whole(end - begin));
+  const int64_t block = std::min(whole(program.block), whole(end - begin));
   thread_local Registers registers;
   registers.reserve(program.registers, block);
   auto& [lines, own, at] = registers;
@@ -144,15 +143,15 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
     std::fill_n(own[program.constants[i].to], block, int32_t(program.constants[i].bits));
   }
   for (int64_t i = 0; i < inputs; ++i) {
-    if (program.inputs[i].same_in_blocks(begin)) load(program.inputs[i], begin, block, own[i]);
+    if (program.inputs[i].same_in_blocks(begin, program.block)) load(program.inputs[i], begin, block, own[i]);
   }
-  for (; begin < end; begin += kBlock) {
-    const int64_t count = std::min(kBlock, end - begin);
+  for (; begin < end; begin += program.block) {
+    const int64_t count = std::min(program.block, end - begin);
     const bool in_place = count == whole(count);
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = program.inputs[i];
-      if (input.same_in_blocks(begin)) continue;
-      const int64_t together = input.together(begin);
+      if (input.same_in_blocks(begin, program.block)) continue;
+      const int64_t together = input.together(begin, count);
       if (in_place && together >= 0 && input.storage == kWord) {
         // Only read: no instruction writes to an input.
         at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + together;
@@ -163,8 +162,8 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
       const bool direct = in_place && output.storage == kWord;
-      at[inputs + i] =
-          direct ? static_cast<int32_t*>(output.data) + begin - origin : own[inputs + i];
+      at[inputs + i] = direct ? static_cast<int32_t*>(output.data) + begin - output.origin
+                              : own[inputs + i];
     }
     for (int64_t i = 0; i < program.instruction_count; ++i) {
       const Instruction& x = program.instructions[i];
@@ -173,7 +172,7 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
-      if (output.storage != kWord || !in_place) store(output, begin - origin, count, at[inputs + i]);
+      if (output.storage != kWord || !in_place) store(output, begin, count, at[inputs + i]);
     }
   }
 }
@@ -198,8 +197,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     if (input + next[1] > args.size() || output + next[2] > rets.size()) {
       return ffi::Error::InvalidArgument("the programs are for other operands");
     }
-    program = decode(next, args, input, inputs.data() + input, outputs.data() + output);
-    input += program.input_count;
+    program = decode(next, inputs.data() + input, outputs.data() + output);
+    for (const size_t last = input + program.input_count; input < last; ++input) {
+      inputs[input].data = args.get<ffi::AnyBuffer>(input)->untyped_data();
+    }
     for (const size_t last = output + program.output_count; output < last; ++output) {
       outputs[output].data = (*rets.get<ffi::AnyBuffer>(output))->untyped_data();
     }
@@ -220,7 +221,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   const Elementwise& set = instruction_set().elementwise;
   const int64_t threads = useful_threads(&pool, operations, kThread);
   in_parallel(&pool, threads, parts.size(), [&](int64_t i) {
-    evaluate(*parts[i].program, set, parts[i].begin, parts[i].end, 0);
+    evaluate(*parts[i].program, set, parts[i].begin, parts[i].end);
   });
   return ffi::Error::Success();
 }

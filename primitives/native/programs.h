@@ -1,4 +1,4 @@
-// Programs of elementwise operations, encoded by repjax.primitives.elementwise as
+// Programs of elementwise operations, encoded by repjax.primitives.programs as
 //
 //   the elements of the results, and how many inputs, outputs, constants, instructions and registers
 //   of each input: its storage, its axes, and of each axis the size and the step
@@ -14,11 +14,9 @@
 
 #include <cstdint>
 
-#include "xla/ffi/api/ffi.h"
-
 namespace repjax {
 
-constexpr int64_t kBlock = 512;  // elements of a register
+constexpr int64_t kBlock = 512;  // elements of a register, at most
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
@@ -30,28 +28,30 @@ struct Input {
   Storage storage;
   int64_t rank;
   const Axis* axes;
+  int64_t origin = 0;  // of its elements, the one that the data begin with
 
   bool scalar() const { return rank == 0; }
   bool contiguous() const { return rank == 1 && axes[0].step == 1; }
   // A row that is repeated.
   bool row() const { return rank == 2 && axes[0].step == 0 && axes[1].step == 1; }
 
-  // Whether all blocks from element `begin` on have the same elements.
-  bool same_in_blocks(int64_t begin) const {
-    return scalar() || (row() && kBlock % axes[1].size == 0 && begin % axes[1].size == 0);
+  // Whether all blocks of so many elements from element `begin` on have the same ones.
+  bool same_in_blocks(int64_t begin, int64_t block) const {
+    return scalar() || (row() && block % axes[1].size == 0 && begin % axes[1].size == 0);
   }
 
-  // Where the elements of the block from `begin` on are, if they lie together, or -1.
-  int64_t together(int64_t begin) const {
-    if (contiguous()) return begin;
-    const bool in_row = row() && begin % axes[1].size + kBlock <= axes[1].size;
-    return in_row ? begin % axes[1].size : -1;
+  // Where the elements of a block from `begin` on are, if they lie together, or -1.
+  int64_t together(int64_t begin, int64_t count) const {
+    if (contiguous()) return begin - origin;
+    const bool in_row = row() && begin % axes[1].size + count <= axes[1].size;
+    return in_row ? begin % axes[1].size - origin : -1;
   }
 };
 
 struct Output {
   void* data;
   Storage storage;
+  int64_t origin = 0;  // the element that the data begin with
 };
 
 struct Constant {
@@ -68,6 +68,7 @@ struct Program {
   const Output* outputs;
   const Constant* constants;
   const Instruction* instructions;
+  int64_t block = kBlock;  // elements that are computed together
 
   // Of an element, in additions.
   int64_t cost() const {
@@ -79,13 +80,11 @@ struct Program {
   }
 };
 
-// The program encoded at `next`, which goes behind it; its inputs are arguments, the first of them
-// number `first`.  The data of the outputs are left to the caller.
-Program decode(const int64_t*& next, const xla::ffi::RemainingArgs& args, size_t first,
-               Input* inputs, Output* outputs);
+// The program encoded at `next`, which goes behind it.  The data of the inputs and of the outputs are
+// left to the caller.
+Program decode(const int64_t*& next, Input* inputs, Output* outputs);
 
-// The elements [begin, end) of the outputs, whose data begin with element `origin`.
-void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end,
-              int64_t origin);
+// The elements [begin, end) of the outputs.
+void evaluate(const Program& program, const Elementwise& set, int64_t begin, int64_t end);
 
 }  // namespace repjax

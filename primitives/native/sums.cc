@@ -54,10 +54,10 @@ struct Terms {
   const float* get(int64_t begin, int64_t count, float* to) const {
     if (!program) return x + begin;
     Program here = *program;
-    const Output output = {to, kWord};
-    here.outputs = &output;
     const int64_t at = first + begin;
-    evaluate(here, instruction_set().elementwise, at, at + count, at);
+    const Output output = {to, kWord, at};
+    here.outputs = &output;
+    evaluate(here, instruction_set().elementwise, at, at + count);
     return to;
   }
 
@@ -195,7 +195,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
     if (next[0] != outer * n * inner || next[1] != int64_t(args.size()) || next[2] != 1) {
       return ffi::Error::InvalidArgument("the program is for other operands");
     }
-    program = decode(next, args, 0, inputs.data(), &output);
+    program = decode(next, inputs.data(), &output);
+    for (size_t i = 0; i < args.size(); ++i) {
+      inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
+    }
     x.program = &program;
   } else {
     x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());

@@ -44,7 +44,7 @@ import jaxlib
 import numpy as np
 
 import repjax
-from repjax.primitives import elementwise, native
+from repjax.primitives import native, programs
 from repjax.verify import oracle
 
 #: Inputs per block: one call of the compiled function, one entry of the state.
@@ -126,7 +126,7 @@ def program_digest(name: str, size: int, by_kernel: bool = False) -> str:
     text = compiled(name, by_kernel).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
     if by_kernel and "repjax_elementwise" not in text:
         raise UsageError(
-            f"--isa: the C++ kernel computes {', '.join(elementwise.ELEMENTARY)}, received {name}; "
+            f"--isa: the C++ kernel computes {', '.join(programs.ELEMENTARY)}, received {name}; "
             "prove XLA's code for it"
         )
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,178 @@
+// Row programs on the CPU as an XLA FFI call: softmax, layer norm and their like, some rows at a
+// time, so that what is between their steps stays in the cache.
+//
+// encoded by repjax.primitives.rows_on_cpu:
+//
+//   rows and the elements of each; how many arrays of all elements there are in between, how many
+//   of one for each row; how many steps
+//   of each step: kFull, a program (programs.h) on all elements, or kOfRows, on one for each row, and
+//   of each of its inputs and outputs the array; or kReduction, which join, from which array of all
+//   elements to which of one for each row
+//
+// Arrays are the operands, the results, those of all elements in between, and those of rows.
+
+#include "ieee.h"
+#include "instruction_sets.h"
+#include "programs.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+constexpr int64_t kThread = 1 << 17;     // operations that are worth a thread
+constexpr int64_t kTogether = 1 << 12;  // elements of rows that are computed together
+
+enum Kind : int64_t { kFull, kOfRows, kReduction };
+
+struct Step {
+  Kind kind;
+  Program program;
+  const int64_t* arrays;  // of the inputs and the outputs
+  Join join;
+  int64_t from, to;
+};
+
+struct Rows {
+  int64_t rows, n, full_count, row_count;
+  std::vector<void*> memory;  // of operands and results
+  std::vector<Step> steps;
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+
+  int64_t cost() const {
+    int64_t sum = 0;
+    for (const Step& step : steps) {
+      if (step.kind != kOfRows) sum += step.kind == kFull ? step.program.cost() : 1;
+    }
+    return sum;
+  }
+
+  // Rows that are computed together.
+  int64_t together() const { return std::max<int64_t>(1, kTogether / n); }
+
+  void compute(int64_t begin, int64_t end) const;
+};
+
+int64_t in_lines(int64_t elements) { return (elements + 15) / 16 * 16; }
+
+void Rows::compute(int64_t begin, int64_t end) const {
+  const IeeeArithmetic ieee;
+  const InstructionSet& set = instruction_set();
+  const int64_t most = std::min(together(), end - begin);
+  const int64_t full = in_lines(most * n), row = in_lines(most);
+  const int64_t of_sums = n / 4 + 8 * set.sums.lanes;
+  float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
+  float* const of_rows = between + full_count * full;
+  float* const partial = of_rows + row_count * row;
+  const int64_t known = memory.size();
+  const auto at = [&](int64_t array) -> float* {
+    if (array < known) return static_cast<float*>(memory[array]);
+    array -= known;
+    return array < full_count ? between + array * full : of_rows + (array - full_count) * row;
+  };
+  // The first element that the array has.
+  const auto origin = [&](int64_t array, int64_t first) {
+    return array < known ? 0 : array - known < full_count ? first * n : first;
+  };
+
+  std::vector<Input> own_inputs = inputs;
+  std::vector<Output> own_outputs = outputs;
+  for (int64_t first = begin; first < end; first += most) {
+    const int64_t last = std::min(first + most, end);
+    Input* input = own_inputs.data();
+    Output* output = own_outputs.data();
+    for (const Step& step : steps) {
+      if (step.kind == kReduction) {
+        const float* from = at(step.from) + (first * n - origin(step.from, first));
+        float* to = at(step.to) + (first - origin(step.to, first));
+        for (int64_t r = first; r < last; ++r, from += n, ++to) {
+          set.sums.pairwise_row[int(step.join)](from, n, partial, to);
+        }
+        continue;
+      }
+      Program program = step.program;
+      program.inputs = input;
+      program.outputs = output;
+      const int64_t* array = step.arrays;
+      for (int64_t i = 0; i < program.input_count; ++i, ++input, ++array) {
+        input->data = at(*array);
+        input->origin = origin(*array, first);
+      }
+      for (int64_t i = 0; i < program.output_count; ++i, ++output, ++array) {
+        output->data = at(*array);
+        output->origin = origin(*array, first);
+      }
+      if (step.kind == kOfRows) {
+        evaluate(program, set.elementwise, first, last);
+      } else if (n < kBlock || n % kBlock == 0) {
+        // Whole rows, or parts of one.
+        program.block = n < kBlock ? kBlock / n * n : kBlock;
+        evaluate(program, set.elementwise, first * n, last * n);
+      } else {
+        for (int64_t r = first; r < last; ++r) {
+          evaluate(program, set.elementwise, r * n, (r + 1) * n);
+        }
+      }
+    }
+  }
+}
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  const int64_t* next = encoded.begin();
+  Rows rows = {next[0], next[1], next[2], next[3]};
+  rows.steps.resize(next[4]);
+  next += 5;
+  for (size_t i = 0; i < args.size(); ++i) {
+    rows.memory.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    rows.memory.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  for (Step& step : rows.steps) {
+    step.kind = Kind(*next++);
+    if (step.kind == kReduction) {
+      step.join = Join(*next++);
+      step.from = *next++;
+      step.to = *next++;
+      continue;
+    }
+    const size_t inputs = rows.inputs.size(), outputs = rows.outputs.size();
+    rows.inputs.resize(inputs + next[1]);
+    rows.outputs.resize(outputs + next[2]);
+    step.program = decode(next, rows.inputs.data() + inputs, rows.outputs.data() + outputs);
+    step.arrays = next;
+    next += step.program.input_count + step.program.output_count;
+  }
+  if (next != encoded.end()) {
+    return ffi::Error::InvalidArgument("the program is for other operands");
+  }
+
+  const int64_t operations = rows.rows * rows.n * rows.cost(), together = rows.together();
+  const int64_t groups = (rows.rows + together - 1) / together;
+  const int64_t parts = std::max<int64_t>(1, std::min(groups, operations / kThread));
+  const int64_t threads = useful_threads(&pool, operations, kThread);
+  in_parallel(&pool, threads, parts, [&](int64_t i) {
+    const int64_t begin = i * groups / parts * together, end = (i + 1) * groups / parts * together;
+    rows.compute(begin, std::min(end, rows.rows));
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_rows, repjax::handle,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<ffi::Span<const int64_t>>("program"));
