@@ -191,14 +191,15 @@ def function_of(equation) -> _Function | None:
 class Program:
     """A program that is being written.
 
-    Its values are numbers, in the order in which they are made; calling it makes one by an
-    instruction.
+    Its values are numbers, in the order in which they are made; calling it gives that of an
+    instruction, which is made once.
     """
 
     def __init__(self):
         self.values = 0
         self.constants: dict[int, int] = {}  # bits to value
         self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
+        self._made: dict[tuple[str, tuple[int, ...]], int] = {}  # what instructions make
         #: What it reads: a source, of the caller's choice, and the axes along which it does.
         self.inputs: dict[tuple[Any, tuple[tuple[int, int], ...]], int] = {}
         self._storage: list[int] = []  # of inputs
@@ -210,9 +211,11 @@ class Program:
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
-        result = self._value()
-        self.instructions.append((operation, result, operands))
-        return result
+        key = operation, operands
+        if key not in self._made:
+            self._made[key] = self._value()
+            self.instructions.append((operation, self._made[key], operands))
+        return self._made[key]
 
     def constant(self, bits: int) -> int:
         bits = (bits + (1 << 31)) % (1 << 32) - (1 << 31)
@@ -241,6 +244,10 @@ class Program:
     def compute(self, equation, *operands: int) -> int:
         return function_of(equation)(self, equation, *operands)
 
+    def _copy(self, value: int) -> int:
+        self.instructions.append(("bitwise_or", self._value(), (value, value)))
+        return self.instructions[-1][1]
+
     def encode(self, size: int, results: Iterable[tuple[int, Any]]) -> list[int]:
         """The program on so many elements; its results are values, with their types in memory."""
         outputs: list[int] = []
@@ -249,7 +256,7 @@ class Program:
             if dtype in HALVES:
                 value = self(f"narrow_{dtype}", value)
             if value in (*self.inputs.values(), *self.constants.values(), *outputs):
-                value = self("bitwise_or", value, value)
+                value = self._copy(value)
             outputs.append(value)
             storage.append(STORAGE[dtype])
 

@@ -9,10 +9,12 @@ What a later pass takes is kept in between, in the cache.
 from __future__ import annotations
 
 import collections
+import math
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend.core import Literal
 
 from repjax.primitives import native
@@ -26,8 +28,12 @@ _LONGEST = 1 << 17
 #: Rows that keep threads busy, and elements of an array that is for one anyway.
 _MANY, _SMALL = 16, 1 << 16
 
+#: Kinds of steps, and of what they compute: all elements, one for each row.
 _FULL, _OF_ROWS, _REDUCTION = range(3)
-_JOINS = {PREFIX + "reduce_sum": 0, "reduce_max": 1, "reduce_min": 2}
+#: Groups of arrays, in the order of their numbers; those that are neither operands nor results are
+#: in between, and of these kinds.
+_OPERAND, _POSITIONS, _RESULT, _BETWEEN = range(4)
+_JOINS = {PREFIX + f"reduce_{name}": i for i, name in enumerate(("sum", "max", "min"))}
 
 
 # --- what it can compute ----------------------------------------------------------------
@@ -43,8 +49,10 @@ def is_reduction(equation, rows: int, n: int) -> bool:
 
 
 def is_source(equation) -> bool:
-    """Whether it makes a constant."""
+    """Whether it makes positions, or a constant."""
     name = equation.primitive.name if equation is not None else ""
+    if name == "iota":
+        return equation.outvars[0].aval.dtype == np.int32
     return name == "broadcast_in_dim" and isinstance(equation.invars[0], Literal)
 
 
@@ -72,13 +80,17 @@ class _Step(NamedTuple):
         return [read.root for read in self.reads if not isinstance(read, Literal)]
 
 
+class _MixedError(Exception):
+    """An axis is a part of one of positions and of others."""
+
+
 class _Encoder:
     """A row program as the kernel takes it (``native/rows.cc``)."""
 
     def __init__(self, program):
         self.program = program
         self.rows, self.n = program.shape
-        self.constants: dict[Any, Literal] = {}
+        self.sources: dict[Any, Any] = {}  # their equations
         self.steps: list[_Step] = []
         needed = {*program.outvars}
         for equation, reads in reversed(program.steps()):
@@ -87,7 +99,7 @@ class _Encoder:
                 continue
             needed.update(read.root for read in reads if not isinstance(read, Literal))
             if program.kernels.is_source(equation):
-                self.constants[result] = equation.invars[0]
+                self.sources[result] = equation
             elif equation.primitive.name in _JOINS:
                 self.steps.append(_Step(equation, reads, _REDUCTION))
             else:
@@ -102,11 +114,12 @@ class _Encoder:
             for key in (*step.roots(), *step.reads):
                 if not isinstance(key, Literal):
                     self.users[key].append((self.passes[step.result], step.kind))
-        #: Where values are in memory, and of which type: operands and results by their numbers,
-        #: arrays in between by their kind and number.
-        self.memory: dict[Any, tuple[Any, Any]] = {
-            v: (i, v.aval.dtype) for i, v in enumerate(program.invars)
+        #: Where values are in memory, as group and number, and of which type.
+        self.memory: dict[Any, tuple[tuple[int, int], Any]] = {
+            v: ((_OPERAND, i), v.aval.dtype) for i, v in enumerate(program.invars)
         }
+        #: Shapes of arrays of positions along an axis, that the kernel takes as operands.
+        self.positions: list[tuple[tuple[int, ...], int]] = []
         self.count = {_FULL: 0, _OF_ROWS: 0}  # of arrays in between
         self.free: list[Any] = []  # of those of all elements
         self.pending: list[Any] = []  # results of reductions that are to be narrowed
@@ -143,13 +156,13 @@ class _Encoder:
                 self._reduction(step)
             count += len(reductions)
             for key, (array, _) in self.memory.items():
-                is_full = isinstance(array, tuple) and array[0] == _FULL
-                if is_full and max(use for use, _ in self.users[key]) == i:
+                if array[0] == _BETWEEN + _FULL and max(use for use, _ in self.users[key]) == i:
                     self.free.append(array)
         # Behind the results is an empty one (native.call).
-        first = len(self.program.invars) + len(self.program.outvars) + 1
-        first_of = {_FULL: first, _OF_ROWS: first + self.count[_FULL]}
-        numbers = [first_of[x[0]] + x[1] if isinstance(x, tuple) else x for x in self.encoded]
+        inputs, outputs = len(self.program.invars), len(self.program.outvars) + 1
+        counts = inputs, len(self.positions), outputs, self.count[_FULL]
+        first = [sum(counts[:group]) for group in range(len(counts) + 1)]
+        numbers = [first[x[0]] + x[1] if isinstance(x, tuple) else x for x in self.encoded]
         return [self.rows, self.n, self.count[_FULL], self.count[_OF_ROWS], count, *numbers]
 
     def _new(self, kind: int):
@@ -157,7 +170,7 @@ class _Encoder:
         if kind == _FULL and self.free:
             return self.free.pop()
         self.count[kind] += 1
-        return kind, self.count[kind] - 1
+        return _BETWEEN + kind, self.count[kind] - 1
 
     def _axes(self, kind: int, rows, columns) -> list[list[int]]:
         parts = [*(rows or ((self.rows, 0),))]
@@ -168,8 +181,11 @@ class _Encoder:
     def _read(self, program: Program, values, kind: int, read) -> int:
         if isinstance(read, Literal):
             return program.literal(read)
-        if read.root in self.constants:
-            return program.literal(self.constants[read.root])
+        if read.root in self.sources:
+            source = self.sources[read.root]
+            if source.invars:
+                return program.literal(source.invars[0])
+            return program.read(*self._positions(kind, source, read), np.dtype(np.int32))
         if read.root in values:
             return values[read.root]
         if read in self.memory:  # what a reduction has read
@@ -181,6 +197,30 @@ class _Encoder:
             return self._made(program, kind, read.root)
         array, dtype = self.memory[read.root]
         return program.read(array, self._axes(kind, *read[1:3]), dtype, read.canonical)
+
+    def _positions(self, kind: int, source, read):
+        """The operand of positions along an axis, and its axes here."""
+        shape, axis = source.params["shape"], source.params["dimension"]
+        inner = math.prod(shape[axis + 1 :])
+        period = inner * shape[axis]
+
+        def along(axes):
+            for size, step in axes:
+                if step % period == 0 or size * step <= inner:
+                    yield size, 0
+                elif step % inner == 0 and size * step <= period:
+                    yield size, step // inner
+                else:
+                    raise _MixedError
+
+        try:
+            rows, columns = tuple(along(read.rows)), tuple(along(read.columns))
+            wanted = shape[axis : axis + 1], 0
+        except _MixedError:  # its axes are parts of one: all positions are made
+            rows, columns, wanted = *read[1:3], (shape, axis)
+        if wanted not in self.positions:
+            self.positions.append(wanted)
+        return (_POSITIONS, self.positions.index(wanted)), self._axes(kind, rows, columns)
 
     def _made(self, program: Program, kind: int, v) -> int:
         array, dtype = self.memory[v]
@@ -232,12 +272,12 @@ class _Encoder:
         """Whether a reduction can take an operand of the row program, or what another one took."""
         if read in self.memory:
             return True
-        if read.canonical or read.root in self.constants or self.memory[read.root][1] in HALVES:
+        if read.canonical or read.root in self.sources or self.memory[read.root][1] in HALVES:
             return False
         return self._axes(_FULL, *read[1:3]) == [[self.rows * self.n, 1]]
 
-    def _result(self, v) -> int:
-        return len(self.program.invars) + self.program.outvars.index(v)
+    def _result(self, v) -> tuple[int, int]:
+        return _RESULT, self.program.outvars.index(v)
 
     def _reduction(self, step: _Step) -> None:
         (read,), v = step.reads, step.result
@@ -253,4 +293,7 @@ class _Encoder:
 def evaluate(*operands, program) -> list[Any]:
     """The results of the equations of a row program, by the kernel."""
     results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.outvars]
-    return native.call("repjax_rows", results, operands, program=_Encoder(program).encode())
+    encoder = _Encoder(program)
+    encoded = encoder.encode()
+    positions = [lax.broadcasted_iota(np.int32, *wanted) for wanted in encoder.positions]
+    return native.call("repjax_rows", results, (*operands, *positions), program=encoded)

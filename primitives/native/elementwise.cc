@@ -27,31 +27,22 @@ struct Registers {
     int32_t elements[16];
   };
   std::vector<Line> lines;
-  std::vector<int32_t*> own, at;
+  std::vector<int32_t*> own, to;  // `to`: outputs where they are in memory
+  std::vector<Operand> at;
 
   void reserve(int64_t count, int64_t elements) {
     const size_t length = (elements + 15) / 16;
     if (lines.size() < count * length) lines.resize(count * length);
     own.resize(count);
-    for (int64_t r = 0; r < count; ++r) own[r] = lines[r * length].elements;
-    at = own;
+    at.resize(count);
+    for (int64_t r = 0; r < count; ++r) at[r] = {own[r] = lines[r * length].elements, false};
+    to = own;
   }
 };
 
-int32_t word(int32_t x) { return x; }
-int32_t word(bool x) { return -int32_t(x); }
-int32_t word(uint16_t x) { return x; }
-
-// The elements [begin, begin + count) of an input that is broadcast.
-template <class Element>
-void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
-  const Element* data = static_cast<const Element*>(input.data);
-  if (input.scalar()) return (void)std::fill_n(to, count, word(*data));
-  if (input.contiguous()) {
-    data += begin - input.origin;
-    for (int64_t i = 0; i < count; ++i) to[i] = word(data[i]);
-    return;
-  }
+// The elements [begin, begin + count) of an input that is broadcast, at `to`.
+Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t count,
+             int32_t* to) {
   const int64_t rank = input.rank;
   thread_local std::vector<int64_t> at;  // kept: most blocks are small
   at.resize(rank);
@@ -60,17 +51,16 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
     at[d] = rest % input.axes[d].size;
     offset += at[d] * input.axes[d].step;
   }
-  const auto [size, step] = input.axes[rank - 1];
+  const auto [size, step] = rank ? input.axes[rank - 1] : Input::Axis{count, 0};
+  if (step == 0 && (rank == 0 || size - at.back() >= count)) {
+    set.load(input.storage, input.data, offset, 0, set.lanes, to);
+    return {to, true};
+  }
   for (int64_t i = 0; i < count;) {
     const int64_t run = std::min(count - i, size - at.back());
-    const Element* from = data + offset;
-    if (step == 0) {
-      std::fill_n(to + i, run, word(*from));
-    } else {
-      for (int64_t j = 0; j < run; ++j) to[i + j] = word(from[j * step]);
-    }
+    set.load(input.storage, input.data, offset, step, run, to + i);
     i += run;
-    if (i == count) return;
+    if (i == count) break;
     // The run ended with its axis.
     offset += (run - 1) * step;
     at.back() += run - 1;
@@ -81,27 +71,7 @@ void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
       at[d] = 0;
     }
   }
-}
-
-void load(const Input& input, int64_t begin, int64_t count, int32_t* to) {
-  switch (input.storage) {
-    case kWord: return load<int32_t>(input, begin, count, to);
-    case kBoolean: return load<bool>(input, begin, count, to);
-    case kHalf: return load<uint16_t>(input, begin, count, to);
-  }
-}
-
-void store(const Output& output, int64_t begin, int64_t count, const int32_t* from) {
-  begin -= output.origin;
-  if (output.storage == kBoolean) {
-    bool* to = static_cast<bool*>(output.data) + begin;
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i] != 0;
-  } else if (output.storage == kHalf) {
-    uint16_t* to = static_cast<uint16_t*>(output.data) + begin;
-    for (int64_t i = 0; i < count; ++i) to[i] = uint16_t(from[i]);
-  } else {
-    std::memcpy(static_cast<int32_t*>(output.data) + begin, from, count * sizeof(int32_t));
-  }
+  return {to, false};
 }
 
 }  // namespace
@@ -137,13 +107,16 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
   const int64_t block = std::min(whole(program.block), whole(end - begin));
   thread_local Registers registers;
   registers.reserve(program.registers, block);
-  auto& [lines, own, at] = registers;
+  auto& [lines, own, to, at] = registers;
   const int64_t inputs = program.input_count, outputs = program.output_count;
   for (int64_t i = 0; i < program.constant_count; ++i) {
-    std::fill_n(own[program.constants[i].to], block, int32_t(program.constants[i].bits));
+    const auto [to, bits] = program.constants[i];
+    std::fill_n(own[to], set.lanes, int32_t(bits));
+    at[to].same = true;
   }
   for (int64_t i = 0; i < inputs; ++i) {
-    if (program.inputs[i].same_in_blocks(begin, program.block)) load(program.inputs[i], begin, block, own[i]);
+    const Input& input = program.inputs[i];
+    if (input.same_in_blocks(begin, program.block)) at[i] = load(input, set, begin, block, own[i]);
   }
   for (; begin < end; begin += program.block) {
     const int64_t count = std::min(program.block, end - begin);
@@ -153,26 +126,27 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
       if (input.same_in_blocks(begin, program.block)) continue;
       const int64_t together = input.together(begin, count);
       if (in_place && together >= 0 && input.storage == kWord) {
-        // Only read: no instruction writes to an input.
-        at[i] = static_cast<int32_t*>(const_cast<void*>(input.data)) + together;
+        at[i] = {static_cast<const int32_t*>(input.data) + together, false};
       } else {
-        load(input, begin, count, at[i] = own[i]);
+        at[i] = load(input, set, begin, count, own[i]);
       }
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
       const bool direct = in_place && output.storage == kWord;
-      at[inputs + i] = direct ? static_cast<int32_t*>(output.data) + begin - output.origin
+      to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
                               : own[inputs + i];
+      at[inputs + i].at = to[inputs + i];
     }
     for (int64_t i = 0; i < program.instruction_count; ++i) {
       const Instruction& x = program.instructions[i];
       set.apply(Operation(x.operation), whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]],
-                at[x.to]);
+                to[x.to]);
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];
-      if (output.storage != kWord || !in_place) store(output, begin, count, at[inputs + i]);
+      if (output.storage == kWord && in_place) continue;
+      set.store(output.storage, to[inputs + i], count, output.data, begin - output.origin);
     }
   }
 }

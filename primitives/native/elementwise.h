@@ -109,17 +109,22 @@ static inline Bits narrow(Bits i, Half format) {
 static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
 static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
 
-static void apply(Operation operation, int64_t count, const int32_t* a, const int32_t* b,
-                  const int32_t* c, int32_t* to) {
-  const auto each = [=](auto function) {
+static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                  int32_t* to) {
+  const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {
     for (int64_t i = 0; i < count; i += kLanes) {
       Bits x, y, z;
-      __builtin_memcpy(&x, a + i, sizeof x);
-      __builtin_memcpy(&y, b + i, sizeof y);
-      __builtin_memcpy(&z, c + i, sizeof z);
+      __builtin_memcpy(&x, a.at + i * of_a, sizeof x);
+      __builtin_memcpy(&y, b.at + i * of_b, sizeof y);
+      __builtin_memcpy(&z, c.at + i * of_c, sizeof z);
       x = function(x, y, z);
       __builtin_memcpy(to + i, &x, sizeof x);
     }
+  };
+  const auto each = [=](auto function) {
+    const std::integral_constant<int64_t, 1> one;
+    if (!(a.same | b.same | c.same)) return loop(function, one, one, one);
+    loop(function, int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
   };
 #define FLOATS(name, result)                                                     \
   case Operation::name:                                                          \
@@ -186,4 +191,46 @@ static void apply(Operation operation, int64_t count, const int32_t* a, const in
 #undef INTEGERS
 }
 
-constexpr Elementwise kElementwise = {kLanes, apply};
+static inline int32_t word(int32_t x) { return x; }
+static inline int32_t word(bool x) { return -int32_t(x); }
+static inline int32_t word(uint16_t x) { return x; }
+
+template <class Element>
+static void load_elements(const Element* from, int64_t step, int64_t count, int32_t* to) {
+  if (step == 0) {
+    const int32_t x = word(*from);
+    for (int64_t i = 0; i < count; ++i) to[i] = x;
+  } else if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = word(from[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = word(from[i * step]);
+  }
+}
+
+static void load_elements(Storage storage, const void* from, int64_t first, int64_t step,
+                          int64_t count, int32_t* to) {
+  switch (storage) {
+    case kWord:
+      return load_elements(static_cast<const int32_t*>(from) + first, step, count, to);
+    case kBoolean:
+      return load_elements(static_cast<const bool*>(from) + first, step, count, to);
+    case kHalf:
+      return load_elements(static_cast<const uint16_t*>(from) + first, step, count, to);
+  }
+}
+
+static void store_elements(Storage storage, const int32_t* from, int64_t count, void* to,
+                           int64_t first) {
+  switch (storage) {
+    case kWord:
+      __builtin_memcpy(static_cast<int32_t*>(to) + first, from, count * sizeof(int32_t));
+      return;
+    case kBoolean:
+      for (int64_t i = 0; i < count; ++i) static_cast<bool*>(to)[first + i] = from[i] != 0;
+      return;
+    case kHalf:
+      for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(to)[first + i] = from[i];
+  }
+}
+
+constexpr Elementwise kElementwise = {kLanes, apply, load_elements, store_elements};

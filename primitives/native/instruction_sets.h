@@ -128,11 +128,23 @@ enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 // As many additions take as long.
 inline int64_t cost(Operation operation) { return operation < Operation::exp ? 1 : 32; }
 
-// to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
+enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+
+// Elements of a register, or where `same` one that all are, as often as a vector has elements.
+struct Operand {
+  const int32_t* at;
+  bool same;
+};
+
 struct Elementwise {
   int64_t lanes;
-  void (*apply)(Operation operation, int64_t count, const int32_t* a, const int32_t* b,
-                const int32_t* c, int32_t* to);
+  // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
+  void (*apply)(Operation operation, int64_t count, Operand a, Operand b, Operand c, int32_t* to);
+  // Elements in memory, from `first` on and `step` apart, as those of a register.
+  void (*load)(Storage storage, const void* from, int64_t first, int64_t step, int64_t count,
+               int32_t* to);
+  // Those of a register, in memory from `first` on.
+  void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
 };
 
 // Scatter-add of some updates to a row; scatter.h says which.

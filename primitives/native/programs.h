@@ -16,9 +16,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 512;  // elements of a register, at most
-
-enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+constexpr int64_t kBlock = 1024;  // elements of a register, at most
 
 struct Input {
   struct Axis {

@@ -134,19 +134,21 @@ static inline Narrow rsqrt(Narrow x) {
 }
 
 template <class Function>
-static inline void each(int64_t count, const int32_t* from, int32_t* to, Function function) {
+static inline void each(int64_t count, Operand from, int32_t* to, Function function) {
   constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
-  Narrow x;
+  const auto load = [=](int64_t i, int64_t here) {
+    Narrow x = full<Narrow>(0);
+    if (from.same) return full<Narrow>(floats::as<float>(*from.at));
+    __builtin_memcpy(&x, from.at + i, here * sizeof(float));
+    return x;
+  };
   int64_t i = 0;
   for (; i + kElements <= count; i += kElements) {
-    __builtin_memcpy(&x, from + i, sizeof x);
-    x = function(x);
+    const Narrow x = function(load(i, kElements));
     __builtin_memcpy(to + i, &x, sizeof x);
   }
   if (i < count) {
-    x = full<Narrow>(0);
-    __builtin_memcpy(&x, from + i, (count - i) * sizeof(float));
-    x = function(x);
+    const Narrow x = function(load(i, count - i));
     __builtin_memcpy(to + i, &x, (count - i) * sizeof(float));
   }
 }
