@@ -88,6 +88,10 @@ def _abs(emit, equation, x):
     return emit("bitwise_and", x, emit.constant(0x7FFFFFFF))
 
 
+def _is_finite(emit, equation, x):
+    return emit("integer_lt", _abs(emit, equation, x), emit.constant(_bits(np.inf, _FLOAT)))
+
+
 def _extremum(name):
     def extremum(emit, equation, x, y):
         is_float = equation.invars[0].aval.dtype in _FLOATING
@@ -130,6 +134,7 @@ _FLOATS: dict[str, _Function] = {
     PREFIX + "convert_element_type": _rounding(_convert, "guard"),
     "sign": _plain("sign"),
     "abs": _abs,
+    "is_finite": _is_finite,
 }
 #: Functions that are as long as many others; the kernel has their bodies (``elementary/cpp.py``).
 ELEMENTARY = (

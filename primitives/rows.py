@@ -165,8 +165,8 @@ class Kernels:
     is_reduction: Callable[[Any, int, int], bool]
     #: Of equations, or None, whether they make constants that a kernel need not read.
     is_source: Callable[[Any], bool]
-    #: Of the equations of a program, whether the kernel is the better way.
-    pays: Callable[[list[Any]], bool] = lambda equations: True
+    #: Of the equations of a program, and of what gives the makers of one, whether it pays.
+    pays: Callable[[list[Any], Callable[[Any], list[Any]]], bool] = lambda equations, makers: True
 
     def reduced(self, equation) -> tuple[int, int] | None:
         """Rows, and the elements of each, if the equation is one of the reductions."""
@@ -313,7 +313,6 @@ class _Plan:
         self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
         self.shapes: dict[int, tuple[int, int]] = {}
         self.groups: dict[int, _Group] = {}
-        self.units: dict[int, Any] = {}
         self.repeated: set[Any] = set()
         entries = {*jaxpr.invars, *jaxpr.constvars}
         #: Views are run by whoever needs one.
@@ -419,13 +418,12 @@ class _Plan:
 
     def _programs(self) -> None:
         """Which equations are one program: units, of each equation its members or itself."""
-        for equation in self.equations:
-            group = self.groups.get(id(equation))
-            is_program = group and any(e.primitive.name in REDUCTIONS for e in group.members)
-            is_program = is_program and self.kernels.pays(group.members)
-            if is_program:
-                group.members.sort(key=lambda e: self.position[id(e)])
-            self.units[id(equation)] = group.members if is_program else equation
+        self.units = {id(equation): equation for equation in self.equations}
+        for group in {id(g): g for g in self.groups.values()}.values():
+            members = sorted(group.members, key=lambda e: self.position[id(e)])
+            reduces = any(e.primitive.name in REDUCTIONS for e in members)
+            if reduces and self.kernels.pays(members, self._makers):
+                self.units.update((id(e), members) for e in members)
 
     def _outside(self) -> dict[Any, list[Any]]:
         """Of each variable that is needed outside of its unit, the equations that need it."""
@@ -607,8 +605,7 @@ def _lower_for_gpu(ctx, *operands, program: Rows):
 
 def _lower_for_cpu(ctx, *operands, program: Rows):
     is_mine = program.kernels is CPU and is_for_one_device(ctx)
-    on_cpu_alone = {*(ctx.platforms or ctx.module_context.platforms)} == {"cpu"}
-    if not is_mine or not on_cpu_alone or not native.available():
+    if not is_mine or not native.available():
         return _lower(ctx, *operands, program=program)
     kernel = functools.partial(on_cpu.evaluate, program=program)
     return mlir.lower_fun(kernel, multiple_results=True)(ctx, *operands)

@@ -56,10 +56,21 @@ def is_source(equation) -> bool:
     return name == "broadcast_in_dim" and isinstance(equation.invars[0], Literal)
 
 
-def pays(equations) -> bool:
-    """Whether reductions are not all: each has a kernel of its own."""
-    size = next(e.invars[0].aval.size for e in equations if e.primitive.name in _JOINS)
-    return any(e.outvars[0].aval.size == size for e in equations)
+def pays(equations, makers) -> bool:
+    """Whether the elements are used for more than one reduction.
+
+    ``makers`` gives the equations that one waits for.  One reduction and what it takes have a
+    kernel of their own (``repjax_chain_sum``).
+    """
+    first, *others = (e for e in equations if e.primitive.name in _JOINS)
+    taken = {id(first)}
+    for equation in reversed(equations):
+        if id(equation) in taken:
+            taken.update(id(maker) for maker in makers(equation))
+    size = first.invars[0].aval.size
+    return bool(others) or any(
+        id(e) not in taken and e.outvars[0].aval.size == size for e in equations
+    )
 
 
 # --- programs ---------------------------------------------------------------------------
@@ -80,8 +91,20 @@ class _Step(NamedTuple):
         return [read.root for read in self.reads if not isinstance(read, Literal)]
 
 
-class _MixedError(Exception):
-    """An axis is a part of one of positions and of others."""
+def _along(axes, inner: int, period: int):
+    """Steps along one axis of an array of those along all, or None where axes are parts of one.
+
+    That axis has steps of ``inner``, and ends with the ``period``.
+    """
+    found = []
+    for size, step in axes:
+        if step % period == 0 or size * step <= inner:
+            found.append((size, 0))
+        elif step % inner == 0 and size * step <= period:
+            found.append((size, step // inner))
+        else:
+            return None
+    return tuple(found)
 
 
 class _Encoder:
@@ -188,7 +211,7 @@ class _Encoder:
             return program.read(*self._positions(kind, source, read), np.dtype(np.int32))
         if read.root in values:
             return values[read.root]
-        if read in self.memory:  # what a reduction has read
+        if kind == _FULL and read in self.memory:  # what a reduction has read
             array, dtype = self.memory[read]
             return program.read(
                 array, self._axes(kind, ((self.rows, self.n),), ((self.n, 1),)), dtype
@@ -202,21 +225,9 @@ class _Encoder:
         """The operand of positions along an axis, and its axes here."""
         shape, axis = source.params["shape"], source.params["dimension"]
         inner = math.prod(shape[axis + 1 :])
-        period = inner * shape[axis]
-
-        def along(axes):
-            for size, step in axes:
-                if step % period == 0 or size * step <= inner:
-                    yield size, 0
-                elif step % inner == 0 and size * step <= period:
-                    yield size, step // inner
-                else:
-                    raise _MixedError
-
-        try:
-            rows, columns = tuple(along(read.rows)), tuple(along(read.columns))
-            wanted = shape[axis : axis + 1], 0
-        except _MixedError:  # its axes are parts of one: all positions are made
+        rows, columns = (_along(axes, inner, inner * shape[axis]) for axes in read[1:3])
+        wanted = shape[axis : axis + 1], 0
+        if rows is None or columns is None:  # all are made
             rows, columns, wanted = *read[1:3], (shape, axis)
         if wanted not in self.positions:
             self.positions.append(wanted)
@@ -257,7 +268,7 @@ class _Encoder:
             arrays.append(self._result(v))
         for step in reductions:
             (read,) = step.reads
-            if read.root not in self.made and read not in stored and not self._is_in_memory(read):
+            if read not in stored and not self._is_in_memory(read):
                 value = self._read(program, values, kind, read)
                 store(read, value, self._new(kind), np.dtype(np.int32))
         self.memory.update(stored)
@@ -269,7 +280,9 @@ class _Encoder:
         return 1
 
     def _is_in_memory(self, read) -> bool:
-        """Whether a reduction can take an operand of the row program, or what another one took."""
+        """Whether a reduction can take an operand from where it is, or another one has had it."""
+        if read.root in self.made:
+            return self.made[read.root] == _FULL or read in self.memory
         if read in self.memory:
             return True
         if read.canonical or read.root in self.sources or self.memory[read.root][1] in HALVES:
