@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace repjax {
 
@@ -30,7 +31,7 @@ struct Sums {
   int64_t lanes;
   void (*pairwise[3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                       float* out);
-  void (*pairwise_row[3])(const float* x, int64_t n, float* scratch, float* out);
+  void (*pairwise_rows[3])(const float* x, int64_t count, int64_t n, float* scratch, float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 

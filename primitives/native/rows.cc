@@ -93,9 +93,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
       if (step.kind == kReduction) {
         const float* from = at(step.from) + (first * n - origin(step.from, first));
         float* to = at(step.to) + (first - origin(step.to, first));
-        for (int64_t r = first; r < last; ++r, from += n, ++to) {
-          set.sums.pairwise_row[int(step.join)](from, n, partial, to);
-        }
+        set.sums.pairwise_rows[int(step.join)](from, last - first, n, partial, to);
         continue;
       }
       Program program = step.program;

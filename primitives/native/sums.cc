@@ -81,7 +81,7 @@ void pairwise(const Sums& sums, Join join, Terms x, int64_t n, int64_t width, fl
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_row[int(join)](x.get(0, n, x.memory(n)), n, scratch.get(), out);
+      sums.pairwise_rows[int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
       return;
     }
     const int64_t step = x.program ? kComputedStep : kStep;
@@ -129,9 +129,7 @@ void pairwise(const Sums& sums, Join join, const Terms& x, int64_t outer, int64_
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
       const int64_t o = block * rows, here = std::min(rows, outer - o);
       const float* const from = x.get(o * n, here * n, x.memory(here * n));
-      for (int64_t i = 0; i < here; ++i) {
-        sums.pairwise_row[int(join)](from + i * n, n, scratch.get(), out + o + i);
-      }
+      sums.pairwise_rows[int(join)](from, here, n, scratch.get(), out + o);
     });
   } else if (outer >= 2 * threads) {
     run(pool, outer, outer * n * inner * x.operations(), [=, &sums](int64_t o) {

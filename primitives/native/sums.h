@@ -6,53 +6,18 @@
 
 // What a pairwise reduction makes of two elements: the sum, and +0 for -0 and subnormals; or the
 // larger or the smaller one, or a NaN.
-template <Join join, int kCount>
-struct Few {
-  typedef float Vector __attribute__((vector_size(4 * kCount)));
-  typedef int32_t Bits __attribute__((vector_size(4 * kCount)));
-
-  static inline Vector both(Vector a, Vector b) {
-    if (join != Join::kAdd) {
-      const Bits first = (Bits)(join == Join::kLargest ? a > b : a < b) | (Bits)(a != a);
-      return first ? a : b;
-    }
-    a += b;
-    Bits bits, zero = {};
-    __builtin_memcpy(&bits, &a, sizeof a);
-    bits &= (bits & (zero + 0x7FFFFFFF)) >= (zero + 0x00800000);
-    __builtin_memcpy(&a, &bits, sizeof a);
-    return a;
-  }
-
-  // The pairwise reduction of the elements.
-  static inline float fold(Vector x) {
-    typedef Few<join, kCount / 2> Half;
-    typename Half::Vector low, high;
-    __builtin_memcpy(&low, &x, sizeof low);
-    __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof low, sizeof high);
-    return Half::fold(Half::both(low, high));
-  }
-};
-
-template <Join join>
-struct Few<join, 1> {
-  typedef float Vector;
-
-  static inline float both(float a, float b) {
-    if (join == Join::kLargest) return a > b || a != a ? a : b;
-    if (join == Join::kSmallest) return a < b || a != a ? a : b;
-    a += b;
-    int32_t bits;
-    __builtin_memcpy(&bits, &a, sizeof a);
-    return (bits & 0x7FFFFFFF) >= 0x00800000 ? a : 0;
-  }
-
-  static inline float fold(float x) { return x; }
-};
-
 template <Join join>
 static inline Vector both(Vector a, Vector b) {
-  return Few<join, kLanes>::both(a, b);
+  if (join != Join::kAdd) {
+    const Bits first = (Bits)(join == Join::kLargest ? a > b : a < b) | (Bits)(a != a);
+    return first ? a : b;
+  }
+  a += b;
+  Bits bits, zero = {};
+  __builtin_memcpy(&bits, &a, sizeof a);
+  bits &= (bits & (zero + 0x7FFFFFFF)) >= (zero + 0x00800000);
+  __builtin_memcpy(&a, &bits, sizeof a);
+  return a;
 }
 static inline Vector add(Vector a, Vector b) { return both<Join::kAdd>(a, b); }
 
@@ -151,22 +116,75 @@ static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, floa
   join_streams<join>(n, x, row, width, out);
 }
 
-// *out = the pairwise reduction of x[i], i below n; scratch for n / 4 + 8 * kLanes elements.
+// The pairwise reductions of the elements of a row that are a multiple of kLanes apart; what there is
+// none of changes nothing.
+template <Join join, int kTerms>
+static inline Vector join_few(const float* x, int64_t n) {
+  Vector terms[kTerms];
+#pragma GCC unroll 8
+  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = load(x + i * kLanes);
+  constexpr int64_t kLast = (kTerms - 1) * kLanes;
+  terms[kTerms - 1] =
+      n == kTerms * kLanes ? load(x + kLast) : load_some(x + kLast, n - kLast, nothing(join));
+  return join_terms<join, kTerms>(terms);
+}
+
 template <Join join>
-static void pairwise_row(const float* x, int64_t n, float* scratch, float* out) {
+static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
   int64_t power = power_of_two_from(n);
-  while (power >= 8 * kLanes) {
+  while (power > 8 * kLanes) {
     power /= 8;
     join_rows<join>(x, n, 1, 1, power, scratch);
     x = scratch;
     n = power;
   }
-  Vector sum = load_some(x, n < kLanes ? n : kLanes, nothing(join));
-  if (n > kLanes) {
-    join_rows<join>(x, n, 1, 1, kLanes, scratch);
-    sum = load(scratch);
+  switch ((n + kLanes - 1) / kLanes) {
+    case 1: return join_few<join, 1>(x, n);
+    case 2: return join_few<join, 2>(x, n);
+    case 3: return join_few<join, 3>(x, n);
+    case 4: return join_few<join, 4>(x, n);
+    case 5: return join_few<join, 5>(x, n);
+    case 6: return join_few<join, 6>(x, n);
+    case 7: return join_few<join, 7>(x, n);
+    default: return join_few<join, 8>(x, n);
   }
-  *out = Few<join, kLanes>::fold(sum);
+}
+
+// Of vectors that are parts of kPart elements each, the lower or the upper halves of all parts.
+template <int kPart, bool upper, int... kAt>
+static inline Vector halves(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+#define FROM (kAt / (kPart / 2) * kPart + kAt % (kPart / 2) + (upper ? kPart / 2 : 0))
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, FROM...);
+#else
+  return __builtin_shuffle(a, b, Bits{FROM...});
+#endif
+#undef FROM
+}
+
+// The pairwise reduction of each part of the vectors, one after the other.
+template <Join join, int kPart>
+static inline Vector fold(Vector* x) {
+  const std::make_integer_sequence<int, kLanes> all;
+#pragma GCC unroll 8
+  for (int i = 0; i < kPart / 2; ++i) {
+    const Vector a = x[2 * i], b = x[2 * i + 1];
+    x[i] = both<join>(halves<kPart, false>(a, b, all), halves<kPart, true>(a, b, all));
+  }
+  if constexpr (kPart > 2) return fold<join, kPart / 2>(x);
+  return x[0];
+}
+
+// out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes elements.
+template <Join join>
+static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t here = count - i < kLanes ? count - i : kLanes;
+    Vector rows[kLanes] = {};
+    for (int64_t r = 0; r < here; ++r) rows[r] = join_lanes<join>(x + (i + r) * n, n, scratch);
+    const Vector results = fold<join, kLanes>(rows);
+    __builtin_memcpy(out + i, &results, sizeof(float) * here);
+  }
 }
 
 // out[c] = the sequential sum of x[i * row + c], i below n, which is not 0.
@@ -196,5 +214,5 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
 static const Sums kSums = {
     kLanes,
     {pairwise<Join::kAdd>, pairwise<Join::kLargest>, pairwise<Join::kSmallest>},
-    {pairwise_row<Join::kAdd>, pairwise_row<Join::kLargest>, pairwise_row<Join::kSmallest>},
+    {pairwise_rows<Join::kAdd>, pairwise_rows<Join::kLargest>, pairwise_rows<Join::kSmallest>},
     sequential};
