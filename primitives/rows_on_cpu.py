@@ -30,9 +30,13 @@ _MANY, _SMALL = 16, 1 << 16
 
 #: Kinds of steps, and of what they compute: all elements, one for each row.
 _FULL, _OF_ROWS, _REDUCTION = range(3)
+#: The type of all numbers in between.
+_WORD = np.dtype(np.int32)
 #: Groups of arrays, in the order of their numbers; those that are neither operands nor results are
 #: in between, and of these kinds.
-_OPERAND, _POSITIONS, _RESULT, _BETWEEN = range(4)
+_OPERAND, _POSITIONS, _RESULT, _CANONICAL, _BETWEEN = range(5)
+#: Times that an element of an operand is read, at least, for it to be made canonical but once.
+_OFTEN = 4
 _JOINS = {PREFIX + f"reduce_{name}": i for i, name in enumerate(("sum", "max", "min"))}
 
 
@@ -143,6 +147,7 @@ class _Encoder:
         }
         #: Shapes of arrays of positions along an axis, that the kernel takes as operands.
         self.positions: list[tuple[tuple[int, ...], int]] = []
+        self.canonical: list[Any] = []  # operands that are made canonical first
         self.count = {_FULL: 0, _OF_ROWS: 0}  # of arrays in between
         self.free: list[Any] = []  # of those of all elements
         self.pending: list[Any] = []  # results of reductions that are to be narrowed
@@ -183,10 +188,18 @@ class _Encoder:
                     self.free.append(array)
         # Behind the results is an empty one (native.call).
         inputs, outputs = len(self.program.invars), len(self.program.outvars) + 1
-        counts = inputs, len(self.positions), outputs, self.count[_FULL]
+        counts = inputs, len(self.positions), outputs, len(self.canonical), self.count[_FULL]
         first = [sum(counts[:group]) for group in range(len(counts) + 1)]
-        numbers = [first[x[0]] + x[1] if isinstance(x, tuple) else x for x in self.encoded]
-        return [self.rows, self.n, self.count[_FULL], self.count[_OF_ROWS], count, *numbers]
+        encoded = [x for v in self.canonical for x in self._made_canonical(v)] + self.encoded
+        numbers = [first[x[0]] + x[1] if isinstance(x, tuple) else x for x in encoded]
+        sizes = self.rows, self.n, self.count[_FULL], self.count[_OF_ROWS]
+        return [*sizes, len(self.canonical), count, *numbers]
+
+    def _made_canonical(self, v) -> list[Any]:
+        array, dtype = self.memory[v]
+        program = Program()
+        value = program.read(array, [(v.aval.size, 1)], dtype, canonical=True)
+        return [*program.encode(v.aval.size, [(value, _WORD)]), array]
 
     def _new(self, kind: int):
         """Memory in between."""
@@ -208,7 +221,7 @@ class _Encoder:
             source = self.sources[read.root]
             if source.invars:
                 return program.literal(source.invars[0])
-            return program.read(*self._positions(kind, source, read), np.dtype(np.int32))
+            return program.read(*self._positions(kind, source, read), _WORD)
         if read.root in values:
             return values[read.root]
         if kind == _FULL and read in self.memory:  # what a reduction has read
@@ -218,8 +231,13 @@ class _Encoder:
             )
         if read.root in self.made:
             return self._made(program, kind, read.root)
-        array, dtype = self.memory[read.root]
-        return program.read(array, self._axes(kind, *read[1:3]), dtype, read.canonical)
+        (array, dtype), axes = self.memory[read.root], self._axes(kind, *read[1:3])
+        is_often = kind == _FULL and read.root.aval.size * _OFTEN <= self.rows * self.n
+        if not read.canonical or not is_often:
+            return program.read(array, axes, dtype, read.canonical)
+        if read.root not in self.canonical:
+            self.canonical.append(read.root)
+        return program.read((_CANONICAL, self.canonical.index(read.root)), axes, _WORD)
 
     def _positions(self, kind: int, source, read):
         """The operand of positions along an axis, and its axes here."""
@@ -261,7 +279,7 @@ class _Encoder:
             # In between, numbers have 32 bits.
             is_added = (i, _REDUCTION) in self.users[v] and v.aval.dtype in HALVES
             if is_added or (not is_result and {*self.users[v]} != {(i, kind)}):
-                store(v, value, self._new(kind), np.dtype(np.int32))
+                store(v, value, self._new(kind), _WORD)
         while kind == _OF_ROWS and self.pending:
             v = self.pending.pop()
             results.append((self._made(program, kind, v), v.aval.dtype))
@@ -270,7 +288,7 @@ class _Encoder:
             (read,) = step.reads
             if read not in stored and not self._is_in_memory(read):
                 value = self._read(program, values, kind, read)
-                store(read, value, self._new(kind), np.dtype(np.int32))
+                store(read, value, self._new(kind), _WORD)
         self.memory.update(stored)
         if not results:
             return 0
@@ -299,7 +317,7 @@ class _Encoder:
         to = self._result(v) if is_result and v.aval.dtype not in HALVES else self._new(_OF_ROWS)
         if is_result and v.aval.dtype in HALVES:
             self.pending.append(v)
-        self.memory[v] = to, np.dtype(np.int32)
+        self.memory[v] = to, _WORD
         self.encoded += [_REDUCTION, _JOINS[step.equation.primitive.name], array, to]
 
 

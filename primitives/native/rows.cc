@@ -4,12 +4,14 @@
 // encoded by repjax.primitives.rows_on_cpu:
 //
 //   rows and the elements of each; how many arrays of all elements there are in between, how many
-//   of one for each row; how many steps
+//   of one for each row; how many programs come first, and how many steps
+//   of each program that comes first: itself, and which array it takes
 //   of each step: kFull, a program (programs.h) on all elements, or kOfRows, on one for each row, and
 //   of each of its inputs and outputs the array; or kReduction, which join, from which array of all
 //   elements to which of one for each row
 //
-// Arrays are the operands, the results, those of all elements in between, and those of rows.
+// Arrays are the operands, the results, those of the programs that come first, in between those of all
+// elements, and those of rows.
 
 #include "ieee.h"
 #include "instruction_sets.h"
@@ -42,7 +44,7 @@ struct Step {
 
 struct Rows {
   int64_t rows, n, full_count, row_count;
-  std::vector<void*> memory;  // of operands and results
+  std::vector<void*> memory;  // of arrays that are not in between
   std::vector<Step> steps;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
@@ -127,13 +129,25 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
                   ffi::Span<const int64_t> encoded) {
   const int64_t* next = encoded.begin();
   Rows rows = {next[0], next[1], next[2], next[3]};
-  rows.steps.resize(next[4]);
-  next += 5;
+  const int64_t first = next[4];
+  rows.steps.resize(next[5]);
+  next += 6;
   for (size_t i = 0; i < args.size(); ++i) {
     rows.memory.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }
   for (size_t i = 0; i < rets.size(); ++i) {
     rows.memory.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  std::vector<std::vector<float>> made(first);
+  for (std::vector<float>& array : made) {
+    Input input;
+    Output output;
+    Program program = decode(next, &input, &output);
+    input.data = rows.memory[*next++];
+    array.resize(program.size);
+    output.data = array.data();
+    evaluate(program, instruction_set().elementwise, 0, program.size);
+    rows.memory.push_back(array.data());
   }
   for (Step& step : rows.steps) {
     step.kind = Kind(*next++);
