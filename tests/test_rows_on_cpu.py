@@ -74,11 +74,11 @@ def arrays(count: int, n: int):
     return floats((count, n), n), *row, floats((1, count), 3).reshape(count, 1)
 
 
-# Around the sizes of vectors and of blocks (1,024), of rows that are taken together (4,096
+# Around the sizes of vectors and of blocks (1,024), of rows that are taken together (8,192
 # elements), and enough for several threads.
-@pytest.mark.parametrize("n", [2, 3, 10, 16, 17, 100, 384, 1023, 1024, 1025, 2048, 5000])
+@pytest.mark.parametrize("n", [2, 3, 10, 16, 17, 100, 384, 1023, 1024, 1025, 2048, 9000])
 def test_lengths(n):
-    for count in (2, 33, 5000 // n + 70):
+    for count in (2, 33, 9000 // n + 70):
         if count >= 16 or count * n < 1 << 16:
             expected = without_kernel(everything, *arrays(count, n))
             for name in each_instruction_set():

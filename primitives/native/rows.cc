@@ -30,7 +30,8 @@ namespace repjax {
 namespace {
 
 constexpr int64_t kThread = 1 << 17;     // operations that are worth a thread
-constexpr int64_t kTogether = 1 << 12;  // elements of rows that are computed together
+constexpr int64_t kParts = 8;           // of the rows for a thread, some of which are late
+constexpr int64_t kTogether = 1 << 13;  // elements of rows that are computed together
 
 enum Kind : int64_t { kFull, kOfRows, kReduction };
 
@@ -57,9 +58,6 @@ struct Rows {
     return sum;
   }
 
-  // Rows that are computed together.
-  int64_t together() const { return std::max<int64_t>(1, kTogether / n); }
-
   void compute(int64_t begin, int64_t end) const;
 };
 
@@ -68,7 +66,7 @@ int64_t in_lines(int64_t elements) { return (elements + 15) / 16 * 16; }
 void Rows::compute(int64_t begin, int64_t end) const {
   const IeeeArithmetic ieee;
   const InstructionSet& set = instruction_set();
-  const int64_t most = std::min(together(), end - begin);
+  const int64_t most = std::min(std::max<int64_t>(1, kTogether / n), end - begin);
   const int64_t full = in_lines(most * n), row = in_lines(most);
   const int64_t of_sums = n / 4 + 8 * set.sums.lanes;
   float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
@@ -168,13 +166,11 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     return ffi::Error::InvalidArgument("the program is for other operands");
   }
 
-  const int64_t operations = rows.rows * rows.n * rows.cost(), together = rows.together();
-  const int64_t groups = (rows.rows + together - 1) / together;
-  const int64_t parts = std::max<int64_t>(1, std::min(groups, operations / kThread));
+  const int64_t operations = rows.rows * rows.n * rows.cost();
   const int64_t threads = useful_threads(&pool, operations, kThread);
+  const int64_t parts = std::min(rows.rows, threads == 1 ? 1 : threads * kParts);
   in_parallel(&pool, threads, parts, [&](int64_t i) {
-    const int64_t begin = i * groups / parts * together, end = (i + 1) * groups / parts * together;
-    rows.compute(begin, std::min(end, rows.rows));
+    rows.compute(i * rows.rows / parts, (i + 1) * rows.rows / parts);
   });
   return ffi::Error::Success();
 }
