@@ -12,13 +12,15 @@ computations", sections 3.1, 3.4, 4.2 and 5.2).  Arrays are float32 ``[..., m, n
 
 from __future__ import annotations
 
+import functools
 import math
 
+import jax
 import numpy as np
 from jax import lax
 from jax.extend.core import primitives as stock
 
-from repjax.primitives import canonical
+from repjax.primitives import canonical, native
 from repjax.primitives.arithmetic import div, mul, neg, plain_rule, require_format, sqrt_p, sub
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
@@ -78,13 +80,17 @@ def _loop(n, step, state):
 
 
 def _triangular_solve(
-    a, b, *, left_side, lower, transpose_a, conjugate_a=False, unit_diagonal=False
+    a,
+    b,
+    *,
+    left_side,
+    lower,
+    transpose_a,
+    conjugate_a=False,
+    unit_diagonal=False,
+    substitute=None,
 ):
-    """X of ``op(A) X = B``, or of ``X op(A) = B``; the other triangle of A is not read.
-
-    Substitution, one unknown row after the other: x[k] = b[k] / a[k, k], and then
-    b[i] = b[i] - a[i, k] x[k] for the rows i that are left.
-    """
+    """X of ``op(A) X = B``, or of ``X op(A) = B``; the other triangle of A is not read."""
     del conjugate_a
     leading = b.shape[:-2]
     a, b = _flat(a), _flat(b)
@@ -92,6 +98,15 @@ def _triangular_solve(
         b = _transpose(b)
     if transpose_a == left_side:
         a, lower = _transpose(a), not lower
+    x = (substitute or _substitute)(a, b, lower, unit_diagonal) if b.size else b
+    return _like(x if left_side else _transpose(x), leading)
+
+
+def _substitute(a, b, lower: bool, unit_diagonal: bool):
+    """X of ``A X = B``, one unknown row after the other.
+
+    x[k] = b[k] / a[k, k], and then b[i] = b[i] - a[i, k] x[k] for the rows i that are left.
+    """
     n = a.shape[1]
 
     def step(j, b):
@@ -104,8 +119,17 @@ def _triangular_solve(
         b = lax.select(left, sub(b, _outer(column, x)), b)
         return lax.select((rows == k), _spread(x, b.shape), b)
 
-    x = _loop(n, step, b) if b.size else b
-    return _like(x if left_side else _transpose(x), leading)
+    return _loop(n, step, b)
+
+
+def _substitute_by_kernel(a, b, lower: bool, unit_diagonal: bool):
+    """The same by the C++ kernel: an upper triangle turned by half a turn is a lower one."""
+    if not lower:
+        a, b = lax.rev(a, (1, 2)), lax.rev(b, (1,))
+    result = jax.ShapeDtypeStruct(b.shape, b.dtype)
+    call = jax.ffi.ffi_call("repjax_triangular_solve", result, input_output_aliases={1: 0})
+    x = call(a, b, unit=np.int64(unit_diagonal))
+    return x if lower else lax.rev(x, (1,))
 
 
 # --- Cholesky ---------------------------------------------------------------------------
@@ -134,6 +158,15 @@ def _cholesky(a):
     factor, positive = _loop(a.shape[1], step, start) if a.size else start
     factor = lax.select(_spread(positive, a.shape), factor, lax.full_like(a, np.nan))
     return _like(factor, leading)
+
+
+def _cholesky_by_kernel(a):
+    flat = _flat(a)
+    if not a.size:
+        return a
+    result = jax.ShapeDtypeStruct(flat.shape, a.dtype)
+    call = jax.ffi.ffi_call("repjax_cholesky", result, input_output_aliases={0: 0})
+    return _like(call(flat), a.shape[:-2])
 
 
 # --- LU ---------------------------------------------------------------------------------
@@ -190,6 +223,20 @@ def _lu(a):
         _like(pivots, leading),
         _like(lax.squeeze(permutation, [2]), leading),
     ]
+
+
+def _lu_by_kernel(a):
+    leading, flat = a.shape[:-2], _flat(a)
+    if not a.size:
+        return _lu(a)
+    batch, m, n = flat.shape
+    results = [
+        jax.ShapeDtypeStruct(flat.shape, a.dtype),
+        jax.ShapeDtypeStruct((batch, min(m, n)), np.int32),
+        jax.ShapeDtypeStruct((batch, m), np.int32),
+    ]
+    call = jax.ffi.ffi_call("repjax_lu", results, input_output_aliases={0: 0})
+    return [_like(x, leading) for x in call(flat)]
 
 
 # --- QR ---------------------------------------------------------------------------------
@@ -301,9 +348,22 @@ def _qr(a, *, pivoting, full_matrices, use_magma=None):
 _linalg = lax.linalg
 _TRIANGULAR = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
 
-triangular_solve_p = define("triangular_solve", _triangular_solve, _linalg.triangular_solve)
-cholesky_p = define("cholesky", _cholesky, stock.cholesky_p.bind)
-lu_p = define("lu", _lu, _linalg.lu, multiple_results=True)
+
+def _define(name, body, kernel, stock, **options):
+    def on_cpu():
+        return kernel if native.available() else None
+
+    return define(name, body, stock, on_cpu=on_cpu, on_one_device=True, **options)
+
+
+triangular_solve_p = _define(
+    "triangular_solve",
+    _triangular_solve,
+    functools.partial(_triangular_solve, substitute=_substitute_by_kernel),
+    _linalg.triangular_solve,
+)
+cholesky_p = _define("cholesky", _cholesky, _cholesky_by_kernel, stock.cholesky_p.bind)
+lu_p = _define("lu", _lu, _lu_by_kernel, _linalg.lu, multiple_results=True)
 householder_product_p = define(
     "householder_product", _householder_product, _linalg.householder_product
 )

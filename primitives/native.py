@@ -21,12 +21,15 @@ import numpy as np
 
 #: The names of the kernels in XLA and in the library.
 _TARGETS = (
+    "repjax_cholesky",
     "repjax_contract",
     "repjax_contract_order_independent",
     "repjax_elementwise",
+    "repjax_lu",
     "repjax_reduce_sum",
     "repjax_rows",
     "repjax_scatter_add",
+    "repjax_triangular_solve",
 )
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 #: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
-from jax import lax
+from jax import export, lax
 from reference import add, guard
+from test_elementwise import each_instruction_set
 
 import repjax
+from repjax.primitives import linalg as primitive
+from repjax.primitives import native
 
 linalg = lax.linalg
 
@@ -242,6 +247,112 @@ def test_empty_matrices(shape):
         x = np.zeros(shape, np.float32)
         got = repjax.reproducible(function)(x)
         assert_same_bits(list(got), list(map(np.asarray, function(x))))
+
+
+# --- the C++ kernel -----------------------------------------------------------------------
+
+KERNELS = {
+    "cholesky": lambda a: linalg.cholesky(a, symmetrize_input=False),
+    "lu": linalg.lu,
+    "lower": lambda a: linalg.triangular_solve(a, a[..., ::2], left_side=True, lower=True),
+    "upper": lambda a: linalg.triangular_solve(a, a[..., :2, :], unit_diagonal=True),
+}
+
+
+def by_kernel(function, *operands):
+    lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*operands)
+    assert "custom_call @repjax_" in lowered.as_text()
+    return lowered.compile()(*operands)
+
+
+def by_body(function, *operands):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "available", lambda: False)
+        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*operands)
+    assert "custom_call @repjax_" not in lowered.as_text()
+    return lowered.compile()(*operands)
+
+
+with_a_kernel = pytest.mark.skipif(
+    not native.available(), reason=f"there is no kernel: {native.in_use()[1]}"
+)
+
+
+# Around vectors and panels (32); of several matrices, each is a task.
+@with_a_kernel
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("shape", [(1, 1), (17, 17), (7, 33, 33), (64, 64), (150, 150)], ids=str)
+def test_kernels(name, shape):
+    function = KERNELS[name]
+    for data in (positive_definite, *DATA):
+        x = data(shape, 1)
+        expected = by_body(function, x)
+        for instruction_set in each_instruction_set():
+            actual = by_kernel(function, x)
+            assert_same_bits(actual, expected, f"{data.__name__}, {instruction_set}")
+
+
+@with_a_kernel
+@pytest.mark.parametrize("shape", [(40, 100), (100, 40), (3, 33, 65), (2, 70, 31)], ids=str)
+def test_lu_of_rectangles_by_the_kernel(shape):
+    for data in DATA:
+        x = data(shape, 2)
+        assert_same_bits(by_kernel(linalg.lu, x), by_body(linalg.lu, x), data.__name__)
+
+
+@with_a_kernel
+def test_many_right_sides():
+    """More than a task, and few."""
+    a = normal((70, 70)) + 9 * np.eye(70, dtype=np.float32)
+    for count in (1, 63, 64, 65, 200):
+        b = normal((70, count), 1)
+
+        def function(a, b):
+            return [linalg.triangular_solve(a, b, left_side=True, lower=low) for low in (0, 1)]
+
+        assert_same_bits(by_kernel(function, a, b), by_body(function, a, b))
+
+
+@with_a_kernel
+def test_pivots_that_are_not_positive_by_the_kernel():
+    a = positive_definite((5, 70, 70))
+    a[1, 50, 50], a[2, 69, 69], a[3, 40, 7], a[4, 3, 3] = -1, 0, np.nan, np.inf
+    expected = by_body(KERNELS["cholesky"], a)
+    assert np.isnan(np.asarray(expected)).any((1, 2)).sum() == 3  # and one factor is infinite
+    assert_same_bits(by_kernel(KERNELS["cholesky"], a), expected)
+
+
+def _solve(kernel, lower, unit, a, b, *_):
+    return kernel(a, b, lower, unit)
+
+
+@with_a_kernel
+def test_other_steps_of_the_kernel_are_noticed(monkeypatch):
+    """Unknowns in the other order, and a diagonal that is taken for ones."""
+    a, b = normal((40, 40)) + 9 * np.eye(40, dtype=np.float32), normal((40, 3), 1)
+    a = np.tril(a) + np.tril(a, -1).T
+
+    def function(a, b):
+        return linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+    expected = by_body(function, a, b)
+    kernel = primitive._substitute_by_kernel
+    for lower, unit in ((False, False), (True, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "available", lambda: False)
+            wrong = functools.partial(_solve, kernel, lower, unit)
+            patch.setattr(primitive, "_substitute", wrong)
+            lowered = repjax.reproducible(lambda a, b: function(a, b)).lower(a, b)
+        assert not same_bits(lowered.compile()(a, b), expected)
+
+
+@with_a_kernel
+def test_export_does_without_the_kernel():
+    x = positive_definite((9, 9))
+    for name, function in KERNELS.items():
+        exported = export.export(jax.jit(repjax.reproducible(function)))(x)
+        assert "custom_call @repjax_" not in exported.mlir_module()
+        assert_same_bits(exported.call(x), by_body(function, x), name)
 
 
 # --- the data can tell --------------------------------------------------------------------

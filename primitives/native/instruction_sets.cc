@@ -93,6 +93,7 @@ constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
 #include "sums.h"
 #include "elementwise.h"
 #include "scatter.h"
+#include "linalg.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
@@ -161,6 +162,7 @@ constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
 #include "sums.h"
 #include "elementwise.h"
 #include "scatter.h"
+#include "linalg.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
 static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
@@ -194,6 +196,7 @@ constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
 #include "sums.h"
 #include "elementwise.h"
 #include "scatter.h"
+#include "linalg.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
 static inline Vector root(Vector x) { return vsqrtq_f32(x); }
@@ -224,6 +227,7 @@ constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
 #include "sums.h"
 #include "elementwise.h"
 #include "scatter.h"
+#include "linalg.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
   return c;
@@ -257,29 +261,35 @@ static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
 #if defined(__x86_64__)
 const InstructionSet kAvx512 = {
     "AVX512", avx512::floats::kChains, avx512::integers::kProducts,
-    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates};
+    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
+    avx512::floats::kLinalg};
 const InstructionSet kAvx512Vnni = {
     "AVX512_VNNI", avx512::floats::kChains, avx512::integers::kProducts,
     avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
+    avx512::floats::kLinalg,
     {&avx512::words::kProducts, &avx512::long_words::kProducts}};
 #if defined(REPJAX_AMX)
 const InstructionSet kAvx512Amx = {
     "AVX512_AMX", avx512::floats::kChains, avx512::integers::kProducts,
     avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
+    avx512::floats::kLinalg,
     {&avx512::words::kProducts, &avx512::long_words::kProducts},
     {&avx512::digits::kProducts<3>, &avx512::digits::kProducts<4>}};
 #endif
 const InstructionSet kAvx2 = {
     "AVX2", avx2::floats::kChains, avx2::integers::kProducts,
-    avx2::floats::kSums, avx2::integers::kGrids, avx2::floats::kElementwise, avx2::floats::add_updates};
+    avx2::floats::kSums, avx2::integers::kGrids, avx2::floats::kElementwise, avx2::floats::add_updates,
+    avx2::floats::kLinalg};
 #elif defined(__aarch64__)
 const InstructionSet kNeon = {
     "NEON", neon::floats::kChains, neon::integers::kProducts,
-    neon::floats::kSums, neon::integers::kGrids, neon::floats::kElementwise, neon::floats::add_updates};
+    neon::floats::kSums, neon::integers::kGrids, neon::floats::kElementwise, neon::floats::add_updates,
+    neon::floats::kLinalg};
 #endif
 const InstructionSet kPlain = {
     "PLAIN", plain::floats::kChains, plain::integers::kProducts,
-    plain::floats::kSums, plain::integers::kGrids, plain::floats::kElementwise, plain::floats::add_updates};
+    plain::floats::kSums, plain::integers::kGrids, plain::floats::kElementwise, plain::floats::add_updates,
+    plain::floats::kLinalg};
 
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {

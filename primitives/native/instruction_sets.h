@@ -152,6 +152,25 @@ struct Elementwise {
 typedef void AddUpdates(const float* x, const float* updates, const int32_t* at, int64_t count,
                         int64_t width, int precision, float* to);
 
+// Terms a[k][i] * b[k][j] of c[i][j]: how many, where they are, and how far one is from the next.
+struct Terms {
+  int64_t count;
+  const float* a;
+  int64_t a_term, a_row;
+  const float* b;
+  int64_t b_term;
+  float* c;
+  int64_t c_row;
+};
+
+// linalg.h.
+struct Linalg {
+  // Subtracts the terms, k ascending; each product and each difference is rounded.
+  void (*subtract)(const Terms& terms, int64_t rows, int64_t columns);
+  // x[i] / by in its place.
+  void (*divide)(float* x, int64_t count, float by);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains& floats;
@@ -160,6 +179,7 @@ struct InstructionSet {
   const Grids& grids;
   const Elementwise& elementwise;
   AddUpdates* add_updates;
+  const Linalg& linalg;
   // For up to 22 bits, and for more.
   const Products<int16_t>* words[2] = {};
   const Products<int8_t>* digits[2] = {};

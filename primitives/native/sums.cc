@@ -43,12 +43,12 @@ std::unique_ptr<float[]> buffer(int64_t size) {
 }
 
 // What is joined: elements in memory, or those of a program.
-struct Terms {
+struct Elements {
   const float* x = nullptr;
   const Program* program = nullptr;
   int64_t first = 0;
 
-  Terms from(int64_t i) const { return {program ? x : x + i, program, first + i}; }
+  Elements from(int64_t i) const { return {program ? x : x + i, program, first + i}; }
 
   // So many elements from `begin` on, where they are, or at `to`.
   const float* get(int64_t begin, int64_t count, float* to) const {
@@ -75,7 +75,7 @@ struct Terms {
 };
 
 // out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an 8th.
-void pairwise(const Sums& sums, Join join, Terms x, int64_t n, int64_t width, float* out,
+void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width, float* out,
               ffi::ThreadPool* pool) {
   std::unique_ptr<float[]> partial;
   while (n > 1) {
@@ -119,7 +119,7 @@ void pairwise(const Sums& sums, Join join, Terms x, int64_t n, int64_t width, fl
   if (from != out) std::copy_n(from, width, out);
 }
 
-void pairwise(const Sums& sums, Join join, const Terms& x, int64_t outer, int64_t n, int64_t inner,
+void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int64_t n, int64_t inner,
               float* out, ffi::ThreadPool* pool) {
   const int64_t threads = pool->num_threads();
   if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
@@ -184,7 +184,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   const int64_t outer = sizes[0], n = sizes[1], inner = sizes[2];
   const Sums& sums = instruction_set().sums;
   if (outer * inner == 0) return ffi::Error::Success();
-  Terms x;
+  Elements x;
   std::vector<Input> inputs(args.size());
   Output output;
   Program program;
