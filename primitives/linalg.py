@@ -328,16 +328,42 @@ def _householder_product(a, taus):
     return _like(_loop(count, step, identity) if taus.size else identity, leading)
 
 
-def _qr(a, *, pivoting, full_matrices, use_magma=None):
+def _geqrf_by_kernel(a):
+    leading, flat = a.shape[:-2], _flat(a)
+    if not a.size:
+        return _geqrf(a)
+    shapes = flat.shape, (len(flat), min(flat.shape[1:]))
+    results = [jax.ShapeDtypeStruct(shape, a.dtype) for shape in shapes]
+    call = jax.ffi.ffi_call("repjax_qr", results, input_output_aliases={0: 0})
+    return [_like(x, leading) for x in call(flat)]
+
+
+def _householder_product_by_kernel(a, taus):
+    flat = _flat(a)
+    if not taus.size:
+        return _householder_product(a, taus)
+    call = jax.ffi.ffi_call("repjax_householder_product", jax.ShapeDtypeStruct(flat.shape, a.dtype))
+    return _like(call(flat, _flat(taus, 1)), a.shape[:-2])
+
+
+def _qr(
+    a,
+    *,
+    pivoting,
+    full_matrices,
+    use_magma=None,
+    factorize=_geqrf,
+    multiply=_householder_product,
+):
     """Q and R; see :func:`_geqrf` and :func:`_householder_product`."""
     del pivoting, use_magma
     *leading, m, n = a.shape
     k = min(m, n)
     columns = m if full_matrices else k
-    factors, taus = _geqrf(a)
+    factors, taus = factorize(a)
     reflectors = lax.slice_in_dim(factors, 0, k, axis=-1)
     spare = [(0, 0, 0)] * (a.ndim - 1) + [(0, columns - k, 0)]
-    q = _householder_product(lax.pad(reflectors, np.float32(0), spare), taus)
+    q = multiply(lax.pad(reflectors, np.float32(0), spare), taus)
     r = _flat(lax.slice_in_dim(factors, 0, columns, axis=-2))
     r = _zero_unless(lax.le(_rows(r), _columns(r)), r)
     return [q, _like(r, leading)]
@@ -364,10 +390,16 @@ triangular_solve_p = _define(
 )
 cholesky_p = _define("cholesky", _cholesky, _cholesky_by_kernel, stock.cholesky_p.bind)
 lu_p = _define("lu", _lu, _lu_by_kernel, _linalg.lu, multiple_results=True)
-householder_product_p = define(
-    "householder_product", _householder_product, _linalg.householder_product
+householder_product_p = _define(
+    "householder_product",
+    _householder_product,
+    _householder_product_by_kernel,
+    _linalg.householder_product,
 )
-qr_p = define("qr", _qr, stock.qr_p.bind, multiple_results=True)
+_qr_by_kernel = functools.partial(
+    _qr, factorize=_geqrf_by_kernel, multiply=_householder_product_by_kernel
+)
+qr_p = _define("qr", _qr, _qr_by_kernel, stock.qr_p.bind, multiple_results=True)
 
 plain_rule("triangular_solve", triangular_solve_p, keep=_TRIANGULAR)
 plain_rule("cholesky", cholesky_p)

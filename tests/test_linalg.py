@@ -255,6 +255,8 @@ KERNELS = {
     "cholesky": lambda a: linalg.cholesky(a, symmetrize_input=False),
     "lu": linalg.lu,
     "lower": lambda a: linalg.triangular_solve(a, a[..., ::2], left_side=True, lower=True),
+    "qr": lambda a: linalg.qr(a, full_matrices=False),
+    "householder_product": lambda a: linalg.householder_product(a, a[..., -1, ::2]),
     "upper": lambda a: linalg.triangular_solve(a, a[..., :2, :], unit_diagonal=True),
 }
 
@@ -294,10 +296,22 @@ def test_kernels(name, shape):
 
 @with_a_kernel
 @pytest.mark.parametrize("shape", [(40, 100), (100, 40), (3, 33, 65), (2, 70, 31)], ids=str)
-def test_lu_of_rectangles_by_the_kernel(shape):
+def test_factors_of_rectangles_by_the_kernel(shape):
+    def function(x):
+        return linalg.lu(x), linalg.qr(x, full_matrices=True), linalg.qr(x, full_matrices=False)
+
     for data in DATA:
         x = data(shape, 2)
-        assert_same_bits(by_kernel(linalg.lu, x), by_body(linalg.lu, x), data.__name__)
+        assert_same_bits(by_kernel(function, x), by_body(function, x), data.__name__)
+
+
+@with_a_kernel
+def test_columns_of_zeros_by_the_kernel():
+    """Which are not reflected."""
+    x = normal((70, 70))
+    x[10:, 10] = x[:, 40] = x[11:, 11] = 0
+    x[:, 50] *= np.float32(2.0**-120)
+    assert_same_bits(by_kernel(KERNELS["qr"], x), by_body(KERNELS["qr"], x))
 
 
 @with_a_kernel

@@ -167,8 +167,9 @@ struct Terms {
 struct Linalg {
   // Subtracts the terms, k ascending; each product and each difference is rounded.
   void (*subtract)(const Terms& terms, int64_t rows, int64_t columns);
-  // x[i] / by in its place.
+  // x[i] / by in its place, and to[i] = x[i] * by.
   void (*divide)(float* x, int64_t count, float by);
+  void (*multiply)(const float* x, int64_t count, float by, float* to);
 };
 
 struct InstructionSet {

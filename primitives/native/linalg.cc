@@ -1,4 +1,4 @@
-// Triangular systems, Cholesky and LU factors of float32 on the CPU as XLA FFI calls.
+// Triangular systems, Cholesky, LU and QR factors of float32 on the CPU as XLA FFI calls.
 //
 // The bits are those of repjax.primitives.linalg: an element receives its terms one after the other.
 // Columns are taken in panels, so that the rest of a matrix is read once for many terms.  Results
@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kThread = 1 << 15;  // terms that are worth a thread
 constexpr int64_t kPanel = 32;        // columns of a panel
 constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
-constexpr int64_t kColumns = 64;      // of unknowns that are a task
+constexpr int64_t kColumns = 64;      // of unknowns, or of a matrix that is reflected, that are a task
 
 // Calls task(i) for i in [0, tasks), which are so many terms; without a pool in this thread.
 template <class Task>
@@ -149,6 +149,106 @@ void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int3
   }
 }
 
+// Columns of a, of m rows `row` elements apart, are reflected from row k on: w = v^T a, then
+// a - v (tau w).  v is 0 above row k, which is of no consequence but for infinities and NaN.
+void reflect(const InstructionSet& set, const float* v, float tau, int64_t m, int64_t k, float* a,
+             int64_t row, int64_t columns) {
+  float* const products = scratch<kReflected, float>(m * columns * 5 / 4 + 2 * columns);
+  float* const partial = products + m * columns;
+  float* const w = partial + m * columns / 4;
+  for (int64_t i = 0; i < m; ++i) {
+    set.linalg.multiply(a + i * row, columns, v[i], products + i * columns);
+  }
+  set.sums.pairwise[int(Join::kAdd)](products, m, columns, columns, partial, w);
+  set.linalg.multiply(w, columns, tau, w);
+  set.linalg.subtract({1, v + k, 0, 1, w, 0, a + k * row, row}, m - k, columns);
+}
+
+// The pairwise sum of x, which it changes, in float64.
+double pairwise(double* x, int64_t n) {
+  while (n > 1) {
+    int64_t half = 1;
+    while (2 * half < n) half *= 2;
+    for (int64_t i = half; i < n; ++i) x[i - half] += x[i];
+    n = half;
+  }
+  return x[0];
+}
+
+float flushed(float x) { return std::fabs(x) >= 0x1p-126f || x != x ? x : 0; }
+float guarded(float x) { return std::fabs(x) > 0x1p-126f || x != x ? x : 0; }
+
+// The reflector v of column k, whose first elements it has in v, and its factor; what the column
+// becomes on the diagonal.  Returns whether it reflects anything.
+bool reflector(const Linalg& set, int64_t m, int64_t k, float* v, float* tau, float* diagonal) {
+  const float alpha = *diagonal = v[k];
+  *tau = 0;
+  const bool nothing = std::all_of(v + k + 1, v + m, [](float x) { return x == 0; });
+  if (!nothing) {
+    std::vector<double> squares(m);
+    for (int64_t i = k; i < m; ++i) squares[i] = double(v[i]) * v[i];
+    const float norm = guarded(float(std::sqrt(pairwise(squares.data(), m))));
+    const float beta = alpha < 0 ? norm : flushed(-norm);
+    *tau = guarded(flushed(beta - alpha) / beta);
+    *diagonal = beta;
+    set.divide(v + k + 1, m - k - 1, flushed(alpha - beta));
+  }
+  std::fill(v, v + k, 0.0f);
+  v[k] = 1;
+  return !nothing;
+}
+
+// a of m rows and n columns becomes R, with the reflectors below it.
+void qr(const InstructionSet& set, float* a, int64_t m, int64_t n, float* taus,
+        ffi::ThreadPool* pool) {
+  const int64_t count = std::min(m, n);
+  std::vector<float> memory(kPanel * m);
+  float* const panel = memory.data();
+  bool reflects[kPanel];
+  for (int64_t begin = 0; begin < count; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, count);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const v = panel + (k - begin) * m;
+      float diagonal;
+      for (int64_t i = 0; i < m; ++i) v[i] = a[i * n + k];
+      reflects[k - begin] = reflector(set.linalg, m, k, v, taus + k, &diagonal);
+      for (int64_t i = k + 1; i < m; ++i) a[i * n + k] = v[i];
+      a[k * n + k] = diagonal;
+      if (reflects[k - begin] && k + 1 < end) {
+        reflect(set, v, taus[k], m, k, a + k + 1, n, end - k - 1);
+      }
+    }
+    const int64_t tasks = (n - end + kColumns - 1) / kColumns;
+    run(pool, tasks, 3.0 * m * (n - end) * (end - begin), [=, &set, &reflects](int64_t task) {
+      const int64_t j = end + task * kColumns, columns = std::min(kColumns, n - j);
+      for (int64_t k = begin; k < end; ++k) {
+        if (!reflects[k - begin]) continue;
+        reflect(set, panel + (k - begin) * m, taus[k], m, k, a + j, n, columns);
+      }
+    });
+  }
+}
+
+// q of m rows and n columns becomes the first columns of H[0] H[1] ..., whose reflectors are a's.
+void product(const InstructionSet& set, const float* a, const float* taus, int64_t m, int64_t n,
+             int64_t count, float* q, ffi::ThreadPool* pool) {
+  std::vector<float> v(count * m);
+  for (int64_t k = 0; k < count; ++k) {
+    for (int64_t i = k + 1; i < m; ++i) v[k * m + i] = a[i * n + k];
+    v[k * m + k] = 1;
+  }
+  std::fill_n(q, m * n, 0.0f);
+  for (int64_t i = 0; i < std::min(m, n); ++i) q[i * n + i] = 1;
+  const int64_t tasks = (n + kColumns - 1) / kColumns;
+  run(pool, tasks, 2.0 * m * n * count, [=, &set, &v](int64_t task) {
+    const int64_t begin = task * kColumns, end = std::min(begin + kColumns, n);
+    for (int64_t k = std::min(count, end); k-- > 0;) {
+      const int64_t j = std::max(begin, k);
+      reflect(set, v.data() + k * m, taus[k], m, k, q + j, n, end - j);
+    }
+  });
+}
+
 typedef ffi::Buffer<ffi::F32> Matrices;
 typedef ffi::ResultBuffer<ffi::F32> Factors;
 
@@ -205,9 +305,50 @@ ffi::Error handle_lu(ffi::ThreadPool pool, Matrices a, Factors factors,
   return ffi::Error::Success();
 }
 
+ffi::Error handle_qr(ffi::ThreadPool pool, Matrices a, Factors factors, Factors taus) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || factors->typed_data() != a.typed_data()) {
+    return ffi::Error::InvalidArgument("expected matrices [count, m, n]");
+  }
+  const InstructionSet& set = instruction_set();
+  float *const to = factors->typed_data(), *const tau = taus->typed_data();
+  const int64_t reflectors = std::min(m, n);
+  each(&pool, count, 2.0 * reflectors * m * n, [=, &set](int64_t i, ffi::ThreadPool* pool) {
+    qr(set, to + i * m * n, m, n, tau + i * reflectors, pool);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error handle_product(ffi::ThreadPool pool, Matrices a, Matrices taus, Factors q) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || count == 0 || taus.dimensions().size() != 2) {
+    return ffi::Error::InvalidArgument("expected matrices [count, m, n], factors [count, k]");
+  }
+  const InstructionSet& set = instruction_set();
+  const float *const from = a.typed_data(), *const tau = taus.typed_data();
+  float* const to = q->typed_data();
+  const int64_t reflectors = taus.dimensions()[1];
+  each(&pool, count, 2.0 * reflectors * m * n, [=, &set](int64_t i, ffi::ThreadPool* pool) {
+    product(set, from + i * m * n, tau + i * reflectors, m, n, reflectors, to + i * m * n, pool);
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace repjax
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_qr, repjax::handle_qr,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_householder_product, repjax::handle_product,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_triangular_solve, repjax::handle_solve,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

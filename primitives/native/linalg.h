@@ -71,4 +71,14 @@ static void divide(float* x, int64_t count, float by) {
   __builtin_memcpy(x + i, &rest, sizeof(float) * (count - i));
 }
 
-constexpr Linalg kLinalg = {subtract, divide};
+static void multiply(const float* x, int64_t count, float by, float* to) {
+  const Vector factor = by - Vector{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    store(to + i, as<Vector>(guard(load(x + i) * factor)));
+  }
+  const Bits rest = guard(load_some(x + i, count - i) * factor);
+  __builtin_memcpy(to + i, &rest, sizeof(float) * (count - i));
+}
+
+constexpr Linalg kLinalg = {subtract, divide, multiply};

@@ -56,7 +56,7 @@ void in_parallel(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks, Bl
 
 // Memory of a thread that goes from call to call, since getting it takes as long as a small call, and
 // fresh pages as long as filling them; in lines of the cache.
-enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets, kBetween };
+enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets, kBetween, kReflected };
 template <Use use, class Element>
 Element* scratch(int64_t size) {
   constexpr size_t kLine = 64;
