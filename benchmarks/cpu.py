@@ -65,6 +65,12 @@ def reduction_cases(sizes):
         yield f"variance of columns [{n // 1024}x1024]", lambda x: x.var(0), (x,)
         yield f"softmax rows [{n // 1024}x1024]", jax.nn.softmax, (x,)
         yield f"layer norm rows [{n // 1024}x1024]", jax.nn.standardize, (x,)
+        for name, function in {"softmax": jax.nn.softmax, "layer norm": jax.nn.standardize}.items():
+
+            def gradient(x, cotangent, function=function):
+                return jax.vjp(function, x)[1](cotangent)
+
+            yield f"{name} gradient [{n // 1024}x1024]", gradient, (x, values(x.shape, 1))
 
 
 def contraction_cases(quick):
@@ -90,6 +96,16 @@ def contraction_cases(quick):
     yield "convolution 64x14x14x6, 5x5x16", convolution, (images, kernel)
     yield "its input gradient", gradient(0), (images, kernel, cotangent)
     yield "its kernel gradient", gradient(1), (images, kernel, cotangent)
+
+
+def factorization_cases(n=256):
+    a = values((n, n))
+    positive = a @ a.T + n * np.eye(n, dtype=np.float32)
+    yield f"Cholesky [{n}x{n}]", jax.numpy.linalg.cholesky, (positive,)
+    yield f"LU [{n}x{n}]", lax.linalg.lu, (a,)
+    yield f"QR [{n}x{n}]", jax.numpy.linalg.qr, (a,)
+    yield f"solve [{n}x{n}]", jax.numpy.linalg.solve, (a, values((n, 16), 1))
+    yield f"dot [{n * n}]", jax.numpy.vdot, (values((n * n,), 2), values((n * n,), 3))
 
 
 def training_cases():
@@ -302,6 +318,7 @@ def main() -> None:
         *elementwise_cases(sizes),
         *reduction_cases(sizes),
         *contraction_cases(arguments.quick),
+        *factorization_cases(),
         *training_cases(),
         *network_cases(),
         *([] if arguments.quick else network_cases(larger_networks())),

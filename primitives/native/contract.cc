@@ -52,7 +52,6 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   p.m.offsets(kOut, m0, rows, out_m);
   p.n.offsets(kRhs, n0, columns, rhs_n);
   p.n.offsets(kOut, n0, columns, out_n);
-  for (int64_t k = 0; k < terms; ++k) packed_k[k] = k * width;
 
   // Panels whose columns do not lie together in the result have their own accumulators.
   std::vector<char> direct(panels);
@@ -63,12 +62,18 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
   std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
   float* const panel = scratch<kRight, float>(terms * width);
+  float single[16];  // the accumulator of one output
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
     p.k.offsets(kLhs, k0, here_k, lhs_k);
     p.k.offsets(kRhs, k0, here_k, rhs_k);
     const bool first = k0 == 0, last = k0 + terms >= p.k.size;
+    if (rows == 1 && columns == 1) {
+      set.chain(here_k, lhs + lhs_m[0], lhs_k, rhs + rhs_n[0], rhs_k, single, first, last);
+      if (last) out[out_m[0] + out_n[0]] = single[0];
+      continue;
+    }
     for (int64_t j = 0; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
@@ -79,7 +84,9 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
         right = rhs + at[0];
         right_k = rhs_k;
       } else {
-        set.pack(rhs, rhs_k, here_k, at, here, panel, width);
+        const int64_t packed = vectors * set.lanes;  // of the last panel, fewer
+        for (int64_t k = 0; k < here_k; ++k) packed_k[k] = k * packed;
+        set.pack(rhs, rhs_k, here_k, at, here, panel, packed);
       }
       for (int64_t i = 0; i < rows;) {
         const Tile<float, float> tile = set.tile_for(vectors, rows - i);

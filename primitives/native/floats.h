@@ -68,4 +68,14 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
   }
 }
 
-static const Chains kChains = {kLanes, kVectors, tile_for, pack};
+// A single chain, which every element of s has: s continues it over the terms.
+static void chain(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
+                  const int64_t* rhs_k, float* s, bool first, bool last) {
+  Vector sum = begin(s, first);
+  for (int64_t k = 0; k < terms; ++k) {
+    sum = fma(broadcast(lhs[lhs_k[k]]), broadcast(rhs[rhs_k[k]]), sum);
+  }
+  end(s, sum, first, last);
+}
+
+static const Chains kChains = {kLanes, kVectors, tile_for, pack, chain};

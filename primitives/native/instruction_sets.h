@@ -22,6 +22,8 @@ struct Chains {
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
   void (*pack)(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                int64_t columns, float* to, int64_t width);
+  void (*chain)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
+                const int64_t* rhs_k, float* s, bool first, bool last);
 };
 
 enum class Join { kAdd, kLargest, kSmallest };
