@@ -32,6 +32,7 @@ needs_kernel = pytest.mark.skipif(
 # Around the sizes of tiles (up to 12 by 64), of packed panels, and of blocks (256 terms, 512
 # columns), and large enough for several threads.
 MATRICES = [
+    (1, 1000, 1),
     (1, 1000, 3),
     (3, 1000, 1),
     (12, 256, 64),
