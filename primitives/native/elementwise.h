@@ -12,16 +12,7 @@ typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
 typedef float Narrow __attribute__((vector_size(2 * kLanes)));
 typedef double Wide __attribute__((vector_size(4 * kLanes)));
 
-template <class To, class From>
-static inline To as(From x) {
-  To y;
-  static_assert(sizeof x == sizeof y, "");
-  __builtin_memcpy(&y, &x, sizeof y);
-  return y;
-}
-
 static inline Bits fill(int32_t x) { return Bits{} + x; }
-static inline Bits magnitude(Bits x) { return x & fill(0x7FFFFFFF); }
 template <class Mask, class V>
 static inline V where(Mask mask, V a, V b) {
   return mask ? a : b;
@@ -32,24 +23,6 @@ static inline Vector fma(Vector a, Vector b, Vector c);
 static inline Wide wide(Narrow x);
 static inline Wide floor(Wide x);
 static inline Wide fused(Wide a, Wide b, Wide c);
-
-// canonical.flush, canonical.guard and canonical.canonicalize.
-static inline Bits flush(Vector x) {
-  const Bits i = as<Bits>(x);
-  return i & (magnitude(i) >= fill(0x00800000));
-}
-
-static inline Bits guard(Vector x) {
-  const Bits i = as<Bits>(x);
-  return i & (magnitude(i) > fill(0x00800000));
-}
-
-static inline Bits canonical(Vector x) {
-  const Bits i = flush(x);
-  return where(magnitude(i) > fill(0x7F800000), fill(0x7FC00000), i);
-}
-
-static inline Bits is_nan(Vector x) { return magnitude(as<Bits>(x)) > fill(0x7F800000); }
 
 static inline Bits largest(Vector a, Vector b) {
   return where(is_nan(a) | (Bits)(a > b), as<Bits>(a), as<Bits>(b));

@@ -12,18 +12,10 @@ static inline Vector begin(const float* from, bool first) {
   return s;
 }
 
-// At the end, guard of repjax.primitives.canonical: NaN has one pattern, and up to the smallest
-// normal number in magnitude everything is +0.
+#include "canonical.h"
+
 static inline void end(float* to, Vector s, bool first, bool last) {
-  if (last) {
-    Bits bits, zero = {};
-    __builtin_memcpy(&bits, &s, sizeof s);
-    const Bits magnitude = bits & (zero + 0x7FFFFFFF);
-    const Bits is_nan = magnitude > (zero + 0x7F800000);
-    const Bits kept = (magnitude > (zero + 0x00800000)) & ~is_nan;
-    bits = (bits & kept) | (is_nan & (zero + 0x7FC00000));
-    __builtin_memcpy(&s, &bits, sizeof s);
-  }
+  if (last) s = as<Vector>(with_one_nan(s, guard(s)));
   __builtin_memcpy(to, &s, sizeof s);
 }
 

@@ -14,7 +14,6 @@ static inline void add_columns(const float* x, const float* updates, const int32
     __builtin_memcpy(&v, p, sizeof(float) * here);
     return v;
   };
-  const auto magnitude = [](Narrow v) { return as<BitsPart>(v) & (INT32_MAX - BitsPart{}); };
   const auto finite = [=](Narrow v) {
     return (BitsPart)(magnitude(v) < (0x7F800000 - BitsPart{}));
   };
@@ -41,9 +40,7 @@ static inline void add_columns(const float* x, const float* updates, const int32
     const Wide rounded = wide(__builtin_convertvector(total, Narrow)) * exponent(grid);
     sum = all_finite ? __builtin_convertvector(rounded, Narrow) : sum;
   }
-  const BitsPart kept = (BitsPart)(magnitude(sum) > (0x00800000 - BitsPart{}));
-  sum = as<Narrow>(as<BitsPart>(sum) & kept) + load(x);
-  sum = as<Narrow>(as<BitsPart>(sum) & (BitsPart)(magnitude(sum) >= (0x00800000 - BitsPart{})));
+  sum = as<Narrow>(flush(as<Narrow>(guard(sum)) + load(x)));
   __builtin_memcpy(to, &sum, sizeof(float) * here);
 }
 

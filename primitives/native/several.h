@@ -128,9 +128,8 @@ static inline Wide clamp(Wide low, Wide x, Wide high) { return min(max(x, low), 
 
 // In float64, and rounded once more, operation by operation as in the body, which is certified.
 static inline Narrow rsqrt(Narrow x) {
-  const NarrowBits i = as<NarrowBits>(narrow(full<Wide>(1) / root(wide(x))));
-  const NarrowBits kept = (i & full<NarrowBits>(INT32_MAX)) > full<NarrowBits>(0x00800000);
-  return as<Narrow>(i & kept);
+  return map([](floats::Narrow a) { return floats::as<floats::Narrow>(floats::guard(a)); },
+             narrow(full<Wide>(1) / root(wide(x))));
 }
 
 template <class Function>

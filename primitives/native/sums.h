@@ -12,12 +12,7 @@ static inline Vector both(Vector a, Vector b) {
     const Bits first = (Bits)(join == Join::kLargest ? a > b : a < b) | (Bits)(a != a);
     return first ? a : b;
   }
-  a += b;
-  Bits bits, zero = {};
-  __builtin_memcpy(&bits, &a, sizeof a);
-  bits &= (bits & (zero + 0x7FFFFFFF)) >= (zero + 0x00800000);
-  __builtin_memcpy(&a, &bits, sizeof a);
-  return a;
+  return as<Vector>(flush(a + b));
 }
 static inline Vector add(Vector a, Vector b) { return both<Join::kAdd>(a, b); }
 
