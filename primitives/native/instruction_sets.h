@@ -28,12 +28,13 @@ struct Chains {
 
 enum class Join { kAdd, kLargest, kSmallest };
 
-// Sums of float32, and extrema; sums.h says which.  Pairwise ones by what joins elements.
+// Sums of float32, and extrema; sums.h says which.  Pairwise ones of canonical elements, and of raw
+// ones, which are made canonical, by what joins them.
 struct Sums {
   int64_t lanes;
-  void (*pairwise[3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
+  void (*pairwise[2][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                       float* out);
-  void (*pairwise_rows[3])(const float* x, int64_t count, int64_t n, float* scratch, float* out);
+  void (*pairwise_rows[2][3])(const float* x, int64_t count, int64_t n, float* scratch, float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 

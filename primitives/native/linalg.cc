@@ -159,7 +159,7 @@ void reflect(const InstructionSet& set, const float* v, float tau, int64_t m, in
   for (int64_t i = 0; i < m; ++i) {
     set.linalg.multiply(a + i * row, columns, v[i], products + i * columns);
   }
-  set.sums.pairwise[int(Join::kAdd)](products, m, columns, columns, partial, w);
+  set.sums.pairwise[false][int(Join::kAdd)](products, m, columns, columns, partial, w);
   set.linalg.multiply(w, columns, tau, w);
   set.linalg.subtract({1, v + k, 0, 1, w, 0, a + k * row, row}, m - k, columns);
 }

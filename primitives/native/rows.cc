@@ -93,7 +93,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
       if (step.kind == kReduction) {
         const float* from = at(step.from) + (first * n - origin(step.from, first));
         float* to = at(step.to) + (first - origin(step.to, first));
-        set.sums.pairwise_rows[int(step.join)](from, last - first, n, partial, to);
+        set.sums.pairwise_rows[false][int(step.join)](from, last - first, n, partial, to);
         continue;
       }
       Program program = step.program;

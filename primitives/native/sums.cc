@@ -47,8 +47,9 @@ struct Elements {
   const float* x = nullptr;
   const Program* program = nullptr;
   int64_t first = 0;
+  bool raw = false;  // those in memory are not canonical yet
 
-  Elements from(int64_t i) const { return {program ? x : x + i, program, first + i}; }
+  Elements from(int64_t i) const { return {program ? x : x + i, program, first + i, raw}; }
 
   // So many elements from `begin` on, where they are, or at `to`.
   const float* get(int64_t begin, int64_t count, float* to) const {
@@ -81,7 +82,7 @@ void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_rows[int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
+      sums.pairwise_rows[x.raw][int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
       return;
     }
     const int64_t step = x.program ? kComputedStep : kStep;
@@ -106,7 +107,7 @@ void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
         const int64_t here = in_last ? rows : rows - 1;
         int64_t row = columns;
         const float* const from = x.get(begin, here, &row, stop - begin, terms);
-        sums.pairwise[int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
+        sums.pairwise[x.raw][int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
         begin = stop;
       }
     });
@@ -129,7 +130,7 @@ void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
       const int64_t o = block * rows, here = std::min(rows, outer - o);
       const float* const from = x.get(o * n, here * n, x.memory(here * n));
-      sums.pairwise_rows[int(join)](from, here, n, scratch.get(), out + o);
+      sums.pairwise_rows[x.raw][int(join)](from, here, n, scratch.get(), out + o);
     });
   } else if (outer >= 2 * threads) {
     run(pool, outer, outer * n * inner * x.operations(), [=, &sums](int64_t o) {
@@ -197,7 +198,16 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
     for (size_t i = 0; i < args.size(); ++i) {
       inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
     }
-    x.program = &program;
+    const Input& input = inputs[0];
+    const bool only_canonical = program.instruction_count == 1 && input.contiguous() &&
+                                input.storage == kWord &&
+                                Operation(program.instructions[0].operation) == Operation::canonicalize;
+    if (only_canonical && n > 1) {
+      x.x = static_cast<const float*>(input.data);
+      x.raw = true;
+    } else {
+      x.program = &program;
+    }
   } else {
     x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
   }

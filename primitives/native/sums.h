@@ -21,6 +21,12 @@ constexpr float nothing(Join join) {
   return join == Join::kAdd ? 0 : join == Join::kLargest ? -__builtin_inff() : __builtin_inff();
 }
 
+// Elements, which are made canonical if they are raw.
+template <bool raw>
+static inline Vector term(Vector x) {
+  return raw ? as<Vector>(canonical(x)) : x;
+}
+
 // The first elements, and after them what changes nothing.
 static inline Vector load_some(const float* p, int64_t count, float after = 0) {
   Vector x = after - Vector{};
@@ -40,53 +46,55 @@ static inline Vector join_terms(Vector* x) {
 }
 
 // to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
-template <Join join, int kTerms>
+template <Join join, bool raw, int kTerms>
 static void join_streams(const float* x, int64_t step, int64_t count, float* to) {
   Vector terms[kTerms];
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTerms; ++i) terms[i] = load(x + c + i * step);
+    for (int i = 0; i < kTerms; ++i) terms[i] = term<raw>(load(x + c + i * step));
     store(to + c, join_terms<join, kTerms>(terms));
   }
   if (c == count) return;
-  for (int i = 0; i < kTerms; ++i) terms[i] = load_some(x + c + i * step, count - c);
+  for (int i = 0; i < kTerms; ++i) {
+    terms[i] = term<raw>(load_some(x + c + i * step, count - c));
+  }
   const Vector sum = join_terms<join, kTerms>(terms);
   __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
 }
 
-template <Join join>
+template <Join join, bool raw>
 static void join_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
   switch (terms) {
-    case 1: return join_streams<join, 1>(x, step, count, to);
-    case 2: return join_streams<join, 2>(x, step, count, to);
-    case 3: return join_streams<join, 3>(x, step, count, to);
-    case 4: return join_streams<join, 4>(x, step, count, to);
-    case 5: return join_streams<join, 5>(x, step, count, to);
-    case 6: return join_streams<join, 6>(x, step, count, to);
-    case 7: return join_streams<join, 7>(x, step, count, to);
-    default: return join_streams<join, 8>(x, step, count, to);
+    case 1: return join_streams<join, raw, 1>(x, step, count, to);
+    case 2: return join_streams<join, raw, 2>(x, step, count, to);
+    case 3: return join_streams<join, raw, 3>(x, step, count, to);
+    case 4: return join_streams<join, raw, 4>(x, step, count, to);
+    case 5: return join_streams<join, raw, 5>(x, step, count, to);
+    case 6: return join_streams<join, raw, 6>(x, step, count, to);
+    case 7: return join_streams<join, raw, 7>(x, step, count, to);
+    default: return join_streams<join, raw, 8>(x, step, count, to);
   }
 }
 
 // Of n rows the reductions of those a multiple of `left` apart: `left` rows, at most an eighth of
 // the power of two from n on; rows of `width` elements, `row` apart before and together after.
-template <Join join>
+template <Join join, bool raw>
 static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int64_t left,
                       float* to) {
   const int64_t terms = (n + left - 1) / left;
   const int64_t full = n - (terms - 1) * left;  // the others have one term less
   if (row == width) {
-    join_streams<join>(terms, x, left * row, full * width, to);
+    join_streams<join, raw>(terms, x, left * row, full * width, to);
     if (full < left) {
-      join_streams<join>(terms - 1, x + full * row, left * row, (left - full) * width,
+      join_streams<join, raw>(terms - 1, x + full * row, left * row, (left - full) * width,
                          to + full * width);
     }
     return;
   }
   for (int64_t i = 0; i < left; ++i) {
     const int64_t here = i < full ? terms : terms - 1;
-    join_streams<join>(here, x + i * row, left * row, width, to + i * width);
+    join_streams<join, raw>(here, x + i * row, left * row, width, to + i * width);
   }
 }
 
@@ -97,51 +105,46 @@ static inline int64_t power_of_two_from(int64_t n) {
 }
 
 // out[c] = the pairwise reduction of x[i * row + c], i below n; scratch for n * width / 4 elements.
-template <Join join>
+template <Join join, bool raw>
 static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                      float* out) {
   int64_t power = power_of_two_from(n);
-  while (power > 8) {
-    power /= 8;
-    join_rows<join>(x, n, row, width, power, scratch);
-    x = scratch;
-    n = power;
-    row = width;
-  }
-  join_streams<join>(n, x, row, width, out);
+  if (power <= 8) return join_streams<join, raw>(n, x, row, width, out);
+  power /= 8;
+  join_rows<join, raw>(x, n, row, width, power, scratch);
+  pairwise<join, false>(scratch, power, width, width, scratch, out);
 }
 
 // The pairwise reductions of the elements of a row that are a multiple of kLanes apart; what there is
 // none of changes nothing.
-template <Join join, int kTerms>
+template <Join join, bool raw, int kTerms>
 static inline Vector join_few(const float* x, int64_t n) {
   Vector terms[kTerms];
 #pragma GCC unroll 8
-  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = load(x + i * kLanes);
+  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<raw>(load(x + i * kLanes));
   constexpr int64_t kLast = (kTerms - 1) * kLanes;
-  terms[kTerms - 1] =
-      n == kTerms * kLanes ? load(x + kLast) : load_some(x + kLast, n - kLast, nothing(join));
+  terms[kTerms - 1] = term<raw>(n == kTerms * kLanes
+                                    ? load(x + kLast)
+                                    : load_some(x + kLast, n - kLast, nothing(join)));
   return join_terms<join, kTerms>(terms);
 }
 
-template <Join join>
+template <Join join, bool raw>
 static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
-  int64_t power = power_of_two_from(n);
-  while (power > 8 * kLanes) {
-    power /= 8;
-    join_rows<join>(x, n, 1, 1, power, scratch);
-    x = scratch;
-    n = power;
+  const int64_t power = power_of_two_from(n) / 8;
+  if (power > kLanes) {
+    join_rows<join, raw>(x, n, 1, 1, power, scratch);
+    return join_lanes<join, false>(scratch, power, scratch);
   }
   switch ((n + kLanes - 1) / kLanes) {
-    case 1: return join_few<join, 1>(x, n);
-    case 2: return join_few<join, 2>(x, n);
-    case 3: return join_few<join, 3>(x, n);
-    case 4: return join_few<join, 4>(x, n);
-    case 5: return join_few<join, 5>(x, n);
-    case 6: return join_few<join, 6>(x, n);
-    case 7: return join_few<join, 7>(x, n);
-    default: return join_few<join, 8>(x, n);
+    case 1: return join_few<join, raw, 1>(x, n);
+    case 2: return join_few<join, raw, 2>(x, n);
+    case 3: return join_few<join, raw, 3>(x, n);
+    case 4: return join_few<join, raw, 4>(x, n);
+    case 5: return join_few<join, raw, 5>(x, n);
+    case 6: return join_few<join, raw, 6>(x, n);
+    case 7: return join_few<join, raw, 7>(x, n);
+    default: return join_few<join, raw, 8>(x, n);
   }
 }
 
@@ -171,12 +174,14 @@ static inline Vector fold(Vector* x) {
 }
 
 // out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes elements.
-template <Join join>
+template <Join join, bool raw>
 static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t here = count - i < kLanes ? count - i : kLanes;
     Vector rows[kLanes] = {};
-    for (int64_t r = 0; r < here; ++r) rows[r] = join_lanes<join>(x + (i + r) * n, n, scratch);
+    for (int64_t r = 0; r < here; ++r) {
+      rows[r] = join_lanes<join, raw>(x + (i + r) * n, n, scratch);
+    }
     const Vector results = fold<join, kLanes>(rows);
     __builtin_memcpy(out + i, &results, sizeof(float) * here);
   }
@@ -206,8 +211,12 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
   }
 }
 
-static const Sums kSums = {
-    kLanes,
-    {pairwise<Join::kAdd>, pairwise<Join::kLargest>, pairwise<Join::kSmallest>},
-    {pairwise_rows<Join::kAdd>, pairwise_rows<Join::kLargest>, pairwise_rows<Join::kSmallest>},
-    sequential};
+#define REPJAX_JOINS(function, raw)                                            \
+  {                                                                            \
+    function<Join::kAdd, raw>, function<Join::kLargest, raw>, function<Join::kSmallest, raw> \
+  }
+static const Sums kSums = {kLanes,
+                           {REPJAX_JOINS(pairwise, false), REPJAX_JOINS(pairwise, true)},
+                           {REPJAX_JOINS(pairwise_rows, false), REPJAX_JOINS(pairwise_rows, true)},
+                           sequential};
+#undef REPJAX_JOINS
