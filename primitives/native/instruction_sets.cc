@@ -258,38 +258,27 @@ static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
 }  // namespace integers
 }  // namespace plain
 
+#define REPJAX_OF(set)                                                                     \
+  set::floats::kChains, set::integers::kProducts, set::floats::kSums, set::integers::kGrids, \
+      set::floats::kElementwise, set::floats::add_updates, set::floats::kLinalg
 #if defined(__x86_64__)
-const InstructionSet kAvx512 = {
-    "AVX512", avx512::floats::kChains, avx512::integers::kProducts,
-    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
-    avx512::floats::kLinalg};
-const InstructionSet kAvx512Vnni = {
-    "AVX512_VNNI", avx512::floats::kChains, avx512::integers::kProducts,
-    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
-    avx512::floats::kLinalg,
-    {&avx512::words::kProducts, &avx512::long_words::kProducts}};
+const InstructionSet kAvx512 = {"AVX512", REPJAX_OF(avx512)};
+const InstructionSet kAvx512Vnni = {"AVX512_VNNI",
+                                    REPJAX_OF(avx512),
+                                    {&avx512::words::kProducts, &avx512::long_words::kProducts}};
 #if defined(REPJAX_AMX)
 const InstructionSet kAvx512Amx = {
-    "AVX512_AMX", avx512::floats::kChains, avx512::integers::kProducts,
-    avx512::floats::kSums, avx512::integers::kGrids, avx512::floats::kElementwise, avx512::floats::add_updates,
-    avx512::floats::kLinalg,
+    "AVX512_AMX",
+    REPJAX_OF(avx512),
     {&avx512::words::kProducts, &avx512::long_words::kProducts},
     {&avx512::digits::kProducts<3>, &avx512::digits::kProducts<4>}};
 #endif
-const InstructionSet kAvx2 = {
-    "AVX2", avx2::floats::kChains, avx2::integers::kProducts,
-    avx2::floats::kSums, avx2::integers::kGrids, avx2::floats::kElementwise, avx2::floats::add_updates,
-    avx2::floats::kLinalg};
+const InstructionSet kAvx2 = {"AVX2", REPJAX_OF(avx2)};
 #elif defined(__aarch64__)
-const InstructionSet kNeon = {
-    "NEON", neon::floats::kChains, neon::integers::kProducts,
-    neon::floats::kSums, neon::integers::kGrids, neon::floats::kElementwise, neon::floats::add_updates,
-    neon::floats::kLinalg};
+const InstructionSet kNeon = {"NEON", REPJAX_OF(neon)};
 #endif
-const InstructionSet kPlain = {
-    "PLAIN", plain::floats::kChains, plain::integers::kProducts,
-    plain::floats::kSums, plain::integers::kGrids, plain::floats::kElementwise, plain::floats::add_updates,
-    plain::floats::kLinalg};
+const InstructionSet kPlain = {"PLAIN", REPJAX_OF(plain)};
+#undef REPJAX_OF
 
 // All of this machine, the best first.
 std::vector<const InstructionSet*> instruction_sets() {

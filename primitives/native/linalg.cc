@@ -1,6 +1,6 @@
 // Triangular systems, Cholesky, LU and QR factors of float32 on the CPU as XLA FFI calls.
 //
-// The bits are those of repjax.primitives.linalg: an element receives its terms one after the other.
+// The bits are those of repjax.primitives.linalg: an element receives its terms one after another.
 // Columns are taken in panels, so that the rest of a matrix is read once for many terms.  Results
 // are where the operands were.
 
@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kThread = 1 << 15;  // terms that are worth a thread
 constexpr int64_t kPanel = 32;        // columns of a panel
 constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
-constexpr int64_t kColumns = 64;      // of unknowns, or of a matrix that is reflected, that are a task
+constexpr int64_t kColumns = 64;      // of unknowns, or of what is reflected, that are a task
 
 // Calls task(i) for i in [0, tasks), which are so many terms; without a pool in this thread.
 template <class Task>

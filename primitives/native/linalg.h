@@ -1,7 +1,7 @@
 // Steps of linear algebra for one instruction set, which the including file names.
 //
-// Included by instruction_sets.cc after elementwise.h, of which it uses guard and flush: products and
-// differences are rounded separately, as in repjax.primitives.linalg.
+// Included by instruction_sets.cc after sums.h.  Products and differences are rounded separately, as
+// in repjax.primitives.linalg.
 
 // Of the elements of a tile; of the last vector, so many.
 template <int kRows, int kColumns>

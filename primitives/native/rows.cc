@@ -6,12 +6,12 @@
 //   rows and the elements of each; how many arrays of all elements there are in between, how many
 //   of one for each row; how many programs come first, and how many steps
 //   of each program that comes first: itself, and which array it takes
-//   of each step: kFull, a program (programs.h) on all elements, or kOfRows, on one for each row, and
-//   of each of its inputs and outputs the array; or kReduction, which join, from which array of all
-//   elements to which of one for each row
+//   of each step: kFull, a program (programs.h) on all elements, or kOfRows, on one for each row,
+//   and of each of its inputs and outputs the array; or kReduction, which join, from which array of
+//   all elements to which of one for each row
 //
-// Arrays are the operands, the results, those of the programs that come first, in between those of all
-// elements, and those of rows.
+// Arrays are the operands, the results, those of the programs that come first, in between those of
+// all elements, and those of rows.
 
 #include "ieee.h"
 #include "instruction_sets.h"
@@ -29,7 +29,7 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kThread = 1 << 17;     // operations that are worth a thread
+constexpr int64_t kThread = 1 << 17;    // operations that are worth a thread
 constexpr int64_t kParts = 8;           // of the rows for a thread, some of which are late
 constexpr int64_t kTogether = 1 << 13;  // elements of rows that are computed together
 

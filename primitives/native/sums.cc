@@ -120,8 +120,8 @@ void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
   if (from != out) std::copy_n(from, width, out);
 }
 
-void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int64_t n, int64_t inner,
-              float* out, ffi::ThreadPool* pool) {
+void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int64_t n,
+              int64_t inner, float* out, ffi::ThreadPool* pool) {
   const int64_t threads = pool->num_threads();
   if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
     const int64_t rows = std::max<int64_t>(1, kTogether / n);
@@ -198,12 +198,11 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
     for (size_t i = 0; i < args.size(); ++i) {
       inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
     }
-    const Input& input = inputs[0];
-    const bool only_canonical = program.instruction_count == 1 && input.contiguous() &&
-                                input.storage == kWord &&
-                                Operation(program.instructions[0].operation) == Operation::canonicalize;
-    if (only_canonical && n > 1) {
-      x.x = static_cast<const float*>(input.data);
+    const bool only_canonicalizes =
+        program.instruction_count == 1 &&
+        Operation(program.instructions[0].operation) == Operation::canonicalize;
+    if (only_canonicalizes && inputs[0].contiguous() && inputs[0].storage == kWord && n > 1) {
+      x.x = static_cast<const float*>(inputs[0].data);
       x.raw = true;
     } else {
       x.program = &program;

@@ -115,8 +115,8 @@ static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, floa
   pairwise<join, false>(scratch, power, width, width, scratch, out);
 }
 
-// The pairwise reductions of the elements of a row that are a multiple of kLanes apart; what there is
-// none of changes nothing.
+// The pairwise reductions of the elements of a row that are a multiple of kLanes apart; where there
+// is none, what changes nothing.
 template <Join join, bool raw, int kTerms>
 static inline Vector join_few(const float* x, int64_t n) {
   Vector terms[kTerms];
@@ -173,14 +173,21 @@ static inline Vector fold(Vector* x) {
   return x[0];
 }
 
-// out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes elements.
+constexpr int64_t kAhead = 1 << 12;  // elements of the next row that are fetched ahead, at most
+
+// out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes
+// elements.
 template <Join join, bool raw>
 static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
+  // Raw rows come from memory, in an order that the processor does not foresee.
+  const int64_t ahead = !raw ? 0 : n < kAhead ? n : kAhead;
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t here = count - i < kLanes ? count - i : kLanes;
     Vector rows[kLanes] = {};
     for (int64_t r = 0; r < here; ++r) {
-      rows[r] = join_lanes<join, raw>(x + (i + r) * n, n, scratch);
+      const float* const row = x + (i + r) * n;
+      for (int64_t j = 0; i + r + 1 < count && j < ahead; j += 16) __builtin_prefetch(row + n + j);
+      rows[r] = join_lanes<join, raw>(row, n, scratch);
     }
     const Vector results = fold<join, kLanes>(rows);
     __builtin_memcpy(out + i, &results, sizeof(float) * here);
