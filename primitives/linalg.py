@@ -162,8 +162,6 @@ def _cholesky(a):
 
 def _cholesky_by_kernel(a):
     flat = _flat(a)
-    if not a.size:
-        return a
     result = jax.ShapeDtypeStruct(flat.shape, a.dtype)
     call = jax.ffi.ffi_call("repjax_cholesky", result, input_output_aliases={0: 0})
     return _like(call(flat), a.shape[:-2])
@@ -227,8 +225,6 @@ def _lu(a):
 
 def _lu_by_kernel(a):
     leading, flat = a.shape[:-2], _flat(a)
-    if not a.size:
-        return _lu(a)
     batch, m, n = flat.shape
     results = [
         jax.ShapeDtypeStruct(flat.shape, a.dtype),
@@ -330,8 +326,6 @@ def _householder_product(a, taus):
 
 def _geqrf_by_kernel(a):
     leading, flat = a.shape[:-2], _flat(a)
-    if not a.size:
-        return _geqrf(a)
     shapes = flat.shape, (len(flat), min(flat.shape[1:]))
     results = [jax.ShapeDtypeStruct(shape, a.dtype) for shape in shapes]
     call = jax.ffi.ffi_call("repjax_qr", results, input_output_aliases={0: 0})
@@ -340,8 +334,6 @@ def _geqrf_by_kernel(a):
 
 def _householder_product_by_kernel(a, taus):
     flat = _flat(a)
-    if not taus.size:
-        return _householder_product(a, taus)
     call = jax.ffi.ffi_call("repjax_householder_product", jax.ShapeDtypeStruct(flat.shape, a.dtype))
     return _like(call(flat, _flat(taus, 1)), a.shape[:-2])
 
@@ -376,8 +368,11 @@ _TRIANGULAR = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagona
 
 
 def _define(name, body, kernel, stock, **options):
+    def of_elements(*operands, **params):
+        return (kernel if all(x.size for x in operands) else body)(*operands, **params)
+
     def on_cpu():
-        return kernel if native.available() else None
+        return of_elements if native.available() else None
 
     return define(name, body, stock, on_cpu=on_cpu, on_one_device=True, **options)
 

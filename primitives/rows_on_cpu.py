@@ -117,6 +117,7 @@ class _Encoder:
     def __init__(self, program):
         self.program = program
         self.rows, self.n = program.shape
+        self.all = [[self.rows * self.n, 1]]  # the axes of an array of all elements
         self.sources: dict[Any, Any] = {}  # their equations
         self.steps: list[_Step] = []
         needed = {*program.outvars}
@@ -226,9 +227,7 @@ class _Encoder:
             return values[read.root]
         if kind == _FULL and read in self.memory:  # what a reduction has read
             array, dtype = self.memory[read]
-            return program.read(
-                array, self._axes(kind, ((self.rows, self.n),), ((self.n, 1),)), dtype
-            )
+            return program.read(array, self.all, dtype)
         if read.root in self.made:
             return self._made(program, kind, read.root)
         (array, dtype), axes = self.memory[read.root], self._axes(kind, *read[1:3])
@@ -254,7 +253,7 @@ class _Encoder:
     def _made(self, program: Program, kind: int, v) -> int:
         array, dtype = self.memory[v]
         if self.made[v] == _FULL:
-            return program.read(array, [(self.rows * self.n, 1)], dtype)
+            return program.read(array, self.all, dtype)
         return program.read(array, self._axes(kind, ((self.rows, 1),), ()), dtype)
 
     def _program(self, i: int, kind: int, steps, reductions) -> int:
@@ -305,7 +304,7 @@ class _Encoder:
             return True
         if read.canonical or read.root in self.sources or self.memory[read.root][1] in HALVES:
             return False
-        return self._axes(_FULL, *read[1:3]) == [[self.rows * self.n, 1]]
+        return self._axes(_FULL, *read[1:3]) == self.all
 
     def _result(self, v) -> tuple[int, int]:
         return _RESULT, self.program.outvars.index(v)

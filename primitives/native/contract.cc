@@ -62,7 +62,7 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
   std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
   float* const panel = scratch<kRight, float>(terms * width);
-  float single[16];  // the accumulator of one output
+  float single[16];  // the accumulator of one output, in all elements of the widest vector
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);

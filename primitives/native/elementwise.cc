@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -110,9 +109,9 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
   auto& [lines, own, to, at] = registers;
   const int64_t inputs = program.input_count, outputs = program.output_count;
   for (int64_t i = 0; i < program.constant_count; ++i) {
-    const auto [to, bits] = program.constants[i];
-    std::fill_n(own[to], set.lanes, int32_t(bits));
-    at[to].same = true;
+    const Constant& x = program.constants[i];
+    std::fill_n(own[x.to], set.lanes, int32_t(x.bits));
+    at[x.to].same = true;
   }
   for (int64_t i = 0; i < inputs; ++i) {
     const Input& input = program.inputs[i];

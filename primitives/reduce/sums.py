@@ -169,7 +169,7 @@ def call_kernel(*operands, shape, axes, accumulation, program=()):
     """The sum over neighbouring axes of an array of so many elements, by the C++ kernel.
 
     Or, with an accumulation ``max`` or ``min``, the extremum.  The array is the operand, or the
-    results of a program of ``repjax.primitives.elementwise``.
+    results of a program of ``repjax.primitives.programs``.
     """
     first, last = min(axes), max(axes) + 1
     sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
