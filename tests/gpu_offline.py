@@ -33,6 +33,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental import topologies
 from jax.experimental.pallas import triton
+from networks import block_gradients
 
 import repjax
 from repjax.verify import conformance, vectors
@@ -74,11 +75,11 @@ def describe(target: str) -> str:
 
 
 @functools.cache
-def _mesh(target: str):
+def mesh_of(target: str, devices: int = 1):
     topology = topologies.get_topology_desc(
-        "", platform="cuda", target_config=describe(target), topology="1x1x1"
+        "", platform="cuda", target_config=describe(target), topology=f"1x1x{devices}"
     )
-    return topologies.make_mesh(topo=topology, mesh_shape=(1,), axis_names=("x",))
+    return topologies.make_mesh(topo=topology, mesh_shape=(devices,), axis_names=("x",))
 
 
 # --- compilation --------------------------------------------------------------------------
@@ -114,6 +115,9 @@ class Program(NamedTuple):
     slices: dict[str, tuple[int, int, int]]  # allocation, offset, size of each array by name
     allocations: dict[int, int]  # sizes
     structure: Any  # of the result
+    arguments: list[list[Any]]  # the part of each argument that each device has, as an index
+    results: list[list[Any]]  # likewise
+    shapes: list[tuple[int, ...]]  # of the results, whole
 
     @property
     def ptx(self) -> str:
@@ -138,6 +142,8 @@ class Program(NamedTuple):
 _KINDS = {"kKernel", "kCustomKernel", "kCopy", "kMemzero", "kMemset32BitValue", "kSequential"}
 # These hold others, which are listed too.
 _KINDS |= {"kWhile", "kConditional", "kAsyncStart", "kAsyncDone", "kDynamicSliceFusion"}
+# Data movement; the emulator checks that what is added so are integers.
+_KINDS |= {"kAllGather", "kAllToAll", "kAllReduce"}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _LAUNCH = re.compile(
@@ -147,24 +153,32 @@ _ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
 _OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 
 
-def compile_for(target: str, function, *arguments) -> Program:
-    """Compile a function of arrays for one of :data:`TARGETS`."""
-    mesh = _mesh(target)
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    structs = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments
-    )
+def compile_for(target: str, function, *arguments, devices: int = 1, specs=None) -> Program:
+    """Compile a function of arrays for one of :data:`TARGETS`.
+
+    ``specs`` is how each argument is split over the devices, whose axis is ``x``.
+    """
+    mesh = mesh_of(target, devices)
+    specs = specs or [jax.P()] * len(arguments)
+
+    def struct(x, spec):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(mesh, spec))
+
+    structs = [
+        jax.tree.map(functools.partial(struct, spec=spec), argument)
+        for argument, spec in zip(arguments, specs, strict=True)
+    ]
     with tempfile.TemporaryDirectory(prefix="gpu_offline_") as dump:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # tells Pallas the device
             lowered = jax.jit(function, keep_unused=True).trace(*structs).lower()
-        lowered.compile(
-            compiler_options={
-                "xla_dump_to": dump,
-                "xla_dump_hlo_as_text": True,
-                "xla_dump_emitter_re": "ptx",
-                "xla_dump_large_constants": True,
-            }
-        )
+            compiled = lowered.compile(
+                compiler_options={
+                    "xla_dump_to": dump,
+                    "xla_dump_hlo_as_text": True,
+                    "xla_dump_emitter_re": "ptx",
+                    "xla_dump_large_constants": True,
+                }
+            )
         files = {path.name: path.read_text() for path in sorted(pathlib.Path(dump).iterdir())}
 
     def dumped(ending: str) -> str:
@@ -184,7 +198,20 @@ def compile_for(target: str, function, *arguments) -> Program:
         _launches(dumped("thunk_sequence.txt"), dumped("thunk_metadata.txt")) if listed else {}
     )
     slices, sizes = _buffers(dumped("buffer-assignment.txt"), dumped("assignment-values.txt"))
-    return Program(kernels, computations, entry, launches, slices, sizes, lowered.out_tree)
+    of_arguments = [_parts(mesh, x.sharding, x.shape) for x in jax.tree.leaves(structs)]
+    whole = [x.shape for x in jax.tree.leaves(lowered.out_info)]
+    of_results = [
+        _parts(mesh, *pair)
+        for pair in zip(jax.tree.leaves(compiled.output_shardings), whole, strict=True)
+    ]
+    placed = (lowered.out_tree, of_arguments, of_results, whole)
+    return Program(kernels, computations, entry, launches, slices, sizes, *placed)
+
+
+def _parts(mesh, sharding, shape) -> list[Any]:
+    """The part of an array that each device of a mesh has."""
+    parts = sharding.devices_indices_map(shape)
+    return [parts[device] for device in mesh.devices.flat]
 
 
 def _computations(hlo: str):
@@ -984,6 +1011,9 @@ _HLO_TYPES = {"pred": "bool", "bf16": "bfloat16"} | {
     for letter, kind in (("s", "int"), ("u", "uint"), ("f", "float"))
 }
 _MOVES_NOTHING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done"}
+_COLLECTIVES = ("all-gather", "all-to-all", "all-reduce")
+_MOVES_NOTHING |= {f"{name}-done" for name in (*_COLLECTIVES, "async")}
+_REDUCTIONS = {"add": np.add, "and": np.bitwise_and, "maximum": np.maximum}
 
 
 class Run(NamedTuple):
@@ -996,8 +1026,9 @@ class Run(NamedTuple):
 class _Executor:
     """A program in memory, laid out as XLA laid it out."""
 
-    def __init__(self, program: Program, arguments):
+    def __init__(self, program: Program, arguments, device: int):
         self.program, self.inexact, self.start, end = program, set(), {}, 256
+        self.device = device
         for number, size in program.allocations.items():
             self.start[number], end = end, end + -(-size // 256) * 256 + 256
         self.memory = np.full(
@@ -1012,17 +1043,17 @@ class _Executor:
                     dtype, shape, _ = _layout(x.shapes[0])
                     convert = {"b": "true".__eq__, "i": int, "u": int}.get(dtype.kind, float)
                     value = np.array([convert(w) for w in words]).astype(dtype).reshape(shape)
-                    self._write(x.name, value, x.shapes[0])
+                    self.write(x.name, value, x.shapes[0])
         for x in program.computations[program.entry]:
             if x.opcode == "parameter":
-                self._write(x.name, arguments[int(x.text.split(")")[0])], x.shapes[0])
+                self.write(x.name, arguments[int(x.text.split(")")[0])], x.shapes[0])
 
     def bytes_of(self, name: str):
         allocation, offset, size = self.program.slices[name]
         start = self.start[allocation] + offset
         return self.memory[start : start + size]
 
-    def _write(self, name, value, shape):
+    def write(self, name, value, shape):
         dtype, dims, order = _layout(shape)
         if (value.dtype, value.shape) != (dtype, dims):
             raise TypeError(f"{name}: expected {dtype}{dims}, received {value.dtype}{value.shape}")
@@ -1039,7 +1070,8 @@ class _Executor:
         names = self.program.arrays(root.name)
         return [self.read(name, shape) for name, shape in zip(names, root.shapes, strict=True)]
 
-    def execute(self, computation: str) -> None:
+    def execute(self, computation: str) -> Iterator[Instruction]:
+        """Yields where devices exchange values, and goes on when they have (:func:`_exchange`)."""
         for x in self.program.computations[computation]:
             launches = self.program.launches.get(x.name, [])
             if any(launch.kernel for launch in launches):
@@ -1050,23 +1082,45 @@ class _Executor:
                 continue
             if x.opcode in _MOVES_NOTHING:
                 continue
-            if x.opcode == "while":
+            if collective := self._collective(x):
+                yield collective
+            elif x.opcode == "while":
                 condition, body = (
                     re.search(rf"{word}=(%[\w.\-]+)", x.text)[1] for word in ("condition", "body")
                 )
                 last = self.program.computations[condition][-1].name
-                while self.execute(condition) or self.bytes_of(last)[0]:
-                    self.execute(body)
+                while (yield from self.execute(condition)) or self.bytes_of(last)[0]:
+                    yield from self.execute(body)
             elif x.opcode == "conditional":
-                self._branch(x)
+                yield from self.execute(self._branch(x))
             elif x.opcode == "call":
-                self.execute(re.search(r"to_apply=(%[\w.\-]+)", x.text)[1])
+                yield from self.execute(re.search(r"to_apply=(%[\w.\-]+)", x.text)[1])
             elif x.opcode in ("copy", "copy-start"):
                 self.bytes_of(x.name)[...] = self.bytes_of(x.operands[0])
             elif self._kinds(x) == {"kMemzero"}:
                 self.bytes_of(x.name)[...] = 0
+            elif x.opcode == "fusion" and self._kinds(x) == {"kCopy"}:
+                self._slice(x)
+            elif x.opcode == "partition-id":
+                self.write(x.name, np.uint32(self.device), x.shapes[0])
             else:
                 raise NotImplementedError(f"HLO {x.opcode} {x.name} {self._kinds(x)}")
+
+    def _slice(self, x: Instruction) -> None:
+        """A part of an array that lies together."""
+        operand, inner = self.program.computations[re.search(r"calls=(%[\w.\-]+)", x.text)[1]]
+        if inner.opcode != "slice":
+            raise NotImplementedError(f"HLO {x.opcode} {x.name} by a copy: {inner.opcode}")
+        bounds = re.findall(r"\[(\d+):(\d+)(?::1)?\]", inner.text)
+        value = self.read(x.operands[0], operand.shapes[0])
+        self.write(x.name, value[tuple(slice(int(a), int(b)) for a, b in bounds)], x.shapes[0])
+
+    def _collective(self, x: Instruction) -> Instruction | None:
+        """The instruction as a collective, which it may start, if it is one."""
+        if x.opcode == "async-start":
+            inner = self.program.computations[re.search(r"calls=(%[\w.\-]+)", x.text)[1]][-1]
+            x = x._replace(opcode=inner.opcode, text=inner.text)
+        return x if x.opcode.removesuffix("-start") in _COLLECTIVES else None
 
     def _copy_operands(self, x, count: int) -> None:
         """Before a kernel that works in place: the operands that lie elsewhere, in order."""
@@ -1082,15 +1136,14 @@ class _Executor:
     def _kinds(self, x):
         return {launch.kind for launch in self.program.launches.get(x.name, [])}
 
-    def _branch(self, x):
+    def _branch(self, x) -> str:
         chosen = int(self.bytes_of(x.operands[0])[0])
         if listed := re.search(r"branch_computations=\{([^}]*)\}", x.text):
             index = self.bytes_of(x.operands[0]).view(np.int32)[0]
             branches = listed[1].split(", ")
-            self.execute(branches[index if 0 <= index < len(branches) else -1])
-        else:
-            word = "true" if chosen else "false"
-            self.execute(re.search(rf"{word}_computation=(%[\w.\-]+)", x.text)[1])
+            return branches[index if 0 <= index < len(branches) else -1]
+        word = "true" if chosen else "false"
+        return re.search(rf"{word}_computation=(%[\w.\-]+)", x.text)[1]
 
     def _launch(self, x, launch):
         if launch.kernel not in self.program.kernels:
@@ -1120,9 +1173,75 @@ def run(program: Program, *arguments) -> Run:
     Raises NotImplementedError for what is left to a library or not modelled, EmulationError for
     what a kernel must not do.
     """
-    executor = _Executor(program, [np.asarray(x) for x in jax.tree.leaves(arguments)])
-    executor.execute(program.entry)
-    return Run(jax.tree.unflatten(program.structure, executor.results()), executor.inexact)
+    arguments = [np.asarray(x) for x in jax.tree.leaves(arguments)]
+    devices = [
+        _Executor(program, [x[p[i]] for x, p in zip(arguments, program.arguments, strict=True)], i)
+        for i in range(len(program.results[0]))
+    ]
+    steps = [device.execute(program.entry) for device in devices]
+    while any(waiting := [next(step, None) for step in steps]):
+        if len({x and x.name for x in waiting}) > 1:
+            raise EmulationError(f"devices wait for each other: {waiting}")
+        _exchange(waiting[0], devices)
+    results = [device.results() for device in devices]
+    whole = [
+        _whole(shape, parts, xs)
+        for shape, parts, xs in zip(
+            program.shapes, program.results, zip(*results, strict=True), strict=True
+        )
+    ]
+    inexact = set().union(*(device.inexact for device in devices))
+    return Run(jax.tree.unflatten(program.structure, whole), inexact)
+
+
+def _whole(shape, parts, values) -> np.ndarray:
+    """An array of the parts that devices have; those who have the same part have the same bits."""
+    result = np.empty(shape, values[0].dtype)
+    for part, x in zip(parts, values, strict=True):
+        result[part] = x
+    for i, (part, x) in enumerate(zip(parts, values, strict=True)):
+        if result[part].tobytes() != x.tobytes():
+            raise EmulationError(f"device {i} has other bits than another one")
+    return result
+
+
+def _is_of_all(text: str, n: int) -> bool:
+    """Whether the groups of a collective operation are one, of all devices."""
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
+        sizes = dict(axis.split("=") for axis in found[1].split(","))
+        return math.prod(int(sizes[axis]) for axis in found[2].split(",")) == n
+    return re.search(rf"replica_groups=(\[1,{n}\]<=|\{{\{{[\d,]*\}}\}})", text) is not None
+
+
+def _exchange(x: Instruction, devices: list[_Executor]) -> None:
+    """A collective operation of all devices."""
+    n, program = len(devices), devices[0].program
+    results = program.arrays(x.name)[-len(x.operands) :]
+    if not _is_of_all(x.text, n):
+        raise NotImplementedError(f"HLO {x.opcode} {x.name} of some devices: {x.text}")
+    for operand, result, shape in zip(x.operands, results, x.shapes[-len(results) :], strict=True):
+        kind, dims, layout = shape
+        if x.opcode.startswith("all-reduce"):
+            opcode = program.computations[re.search(r"to_apply=(%[\w.\-]+)", x.text)[1]][-1].opcode
+            values = [device.read(operand, shape) for device in devices]
+            if opcode == "add" and not all(_is_whole(value).all() for value in values):
+                devices[0].inexact.add(x.name)
+            parts = [functools.reduce(_REDUCTIONS[opcode], values)] * n
+        else:
+            axis = int(re.search(r"dimensions=\{(\d+)\}", x.text)[1])
+            sizes = [int(d) for d in dims.split(",")]
+            sizes[axis] //= n if x.opcode.startswith("all-gather") else 1
+            values = [
+                device.read(operand, (kind, ",".join(map(str, sizes)), layout))
+                for device in devices
+            ]
+            if x.opcode.startswith("all-gather"):
+                parts = [np.concatenate(values, axis)] * n
+            else:
+                split = [np.split(value, n, axis) for value in values]
+                parts = [np.concatenate([s[i] for s in split], axis) for i in range(n)]
+        for device, part in zip(devices, parts, strict=True):
+            device.write(result, part, shape)
 
 
 # --- the command --------------------------------------------------------------------------
@@ -1143,7 +1262,16 @@ CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
 def problems(target: str, case, execute: bool) -> list[str]:
     """What is wrong with a case on a target; nothing if all is well."""
     program = compile_for(target, case.program(), *case.arguments)
-    allowed = [opcodes for name, opcodes in ALLOWED.items() if case.name.startswith(name)]
+    found = findings(case.name, program)
+    if execute:
+        expected = conformance.compute(case, jax.devices("cpu")[0])
+        found += differences(program, case.arguments, expected)
+    return found
+
+
+def findings(name: str, program: Program) -> list[str]:
+    """What is wrong with the instructions of a program."""
+    allowed = [opcodes for start, opcodes in ALLOWED.items() if name.startswith(start)]
     found = [
         f"{x.kernel}: [{x.rule}] {x.instruction}"
         for x in lint(program.ptx)
@@ -1151,17 +1279,56 @@ def problems(target: str, case, execute: bool) -> list[str]:
         and not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
     ]
     found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found
-    found += [f"left to a library: {name}" for name in sorted(program.library_calls)]
-    if execute:
-        result = run(program, *case.arguments)
-        found += [f"inexact: {op}" for op in sorted(result.inexact)]
-        expected = conformance.compute(case, jax.devices("cpu")[0])
-        found += filter(None, [conformance.first_difference(result.results, expected)])
-    return found
+    return found + [f"left to a library: {name}" for name in sorted(program.library_calls)]
 
 
-def controls() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any], tuple[Any, ...]]]:
-    """Programs of plain JAX that are to be caught, and whose bits they would have to have."""
+def differences(program: Program, arguments, expected) -> list[str]:
+    """What is wrong with the results of a program."""
+    result = run(program, *arguments)
+    found = [f"inexact: {op}" for op in sorted(result.inexact)]
+    return [*found, *filter(None, [conformance.first_difference(result.results, expected)])]
+
+
+# --- several devices ----------------------------------------------------------------------
+
+DEVICES = 4
+
+
+def problems_of_devices(target: str, name: str) -> list[str]:
+    """The same of ``networks.block_gradients`` on devices, of which each has a part of ``x``.
+
+    ``name`` is an order of contractions, or ``map``, for a mean of what each device computes.
+    """
+    x, w = vectors.values((2 * DEVICES, 4, 8), 0), vectors.values((8, 8), 1)
+    if name == "map":
+
+        def local(x, w):
+            return jax.tree.map(lambda y: lax.pmean(y, "x"), block_gradients(x, w))
+
+        specs = {"in_specs": (jax.P("x"), jax.P()), "out_specs": jax.P(), "check_vma": False}
+        mesh = mesh_of(target, DEVICES)
+        function = repjax.reproducible(jax.shard_map(local, mesh=mesh, **specs))
+        parts = [repjax.reproducible(block_gradients)(part, w) for part in np.split(x, DEVICES)]
+        expected = jax.tree.map(
+            lambda *ys: repjax.lax.div(
+                repjax.lax.reduce_sum(np.stack(ys), (0,)), np.float32(DEVICES)
+            ),
+            *parts,
+        )
+    else:
+        function = repjax.reproducible(block_gradients, contraction=name)
+        expected = function(x, w)
+    program = compile_for(target, function, x, w, devices=DEVICES, specs=[jax.P("x"), jax.P()])
+    found = findings(f"dot_general {name}", program)
+    found += [] if any(kernel.startswith("rows") for kernel in program.kernels) else ["no kernels"]
+    return found + differences(program, (x, w), expected)
+
+
+def controls() -> Iterator[tuple[Any, ...]]:
+    """Programs of plain JAX that are to be caught, and whose bits they would have to have.
+
+    Name, program, the other one, arguments, and on which devices if these are several.
+    """
 
     def fused(x, y, z, out):
         """What a compiler that contracts makes of a product and a sum."""
@@ -1194,16 +1361,18 @@ def controls() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any], tu
     yield "square root", lax.sqrt, lax.sqrt, (np.abs(x),)
     yield "product and sum", contracted, lambda x, y, z: x * y + z, (x, y, z)
     index = np.arange(128, dtype=np.int32) % 7
-    yield "scatter-add", *[lambda x, i, y: x.at[i].add(y)] * 2, (x, index, y)
+    yield "scatter-add", *[lambda x, i, y: jax.numpy.asarray(x).at[i].add(y)] * 2, (x, index, y)
     yield "matrix product", lax.dot, lax.dot, (square, square)
     yield "order of a sum", jax.numpy.sum, jax.numpy.sum, (vectors.spread((5000,), 4),)
     of_rows = functools.partial(repjax.lax.reduce_sum, axes=(1,))
     yield "order of Triton's sum", reduced, of_rows, (vectors.spread((16, 512), 5),)
+    split = {"devices": DEVICES, "specs": [jax.P("x")]}
+    yield "sum over devices", *[jax.numpy.sum] * 2, (vectors.spread((64,), 6),), split
 
 
-def check_control(target: str, function, on_cpu, arguments) -> dict[str, Any]:
+def check_control(target: str, function, on_cpu, arguments, split=None) -> dict[str, Any]:
     """What is found in a program: rules, libraries, and what a run says."""
-    program = compile_for(target, function, *arguments)
+    program = compile_for(target, function, *arguments, **(split or {}))
     found = {
         "rules": sorted({x.rule for x in lint(program.ptx)}) if program.ptx else [],
         "libraries": sorted(program.library_calls),
@@ -1225,6 +1394,7 @@ def main() -> int:
     parser.add_argument("--run", action="store_true", help="run them on the CPU, and compare")
     parser.add_argument("--training", action="store_true", help="also compile the training")
     parser.add_argument("--controls", action="store_true", help="what must be caught, instead")
+    parser.add_argument("--devices", action="store_true", help="programs on several, instead")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"))
     options = parser.parse_args()
     # Deviceless: the plugin is to register where there is no GPU, and nothing is to run on one.
@@ -1243,17 +1413,26 @@ def main() -> int:
                 found = {"control": name, **check_control(target, *control)}
                 print(json.dumps({"target": target, **found}), flush=True)
             continue
-        for case in chosen[part::parts]:
+        names = [case.name for case in chosen[part::parts]]
+        checks = [
+            functools.partial(
+                problems, target, case, options.run and not case.name.startswith("training")
+            )
+            for case in chosen[part::parts]
+        ]
+        if options.devices:
+            names = ["sequential", "order_independent", "map"]
+            checks = [functools.partial(problems_of_devices, target, name) for name in names]
+        for name, check in zip(names, checks, strict=True):
             start = time.perf_counter()
-            execute = options.run and not case.name.startswith("training")
             try:
-                found = problems(target, case, execute)
+                found = check()
             except (NotImplementedError, EmulationError) as error:
                 notes = "; ".join(getattr(error, "__notes__", []))
                 found = [f"{type(error).__name__}: {error} {notes}"]
             bad += bool(found)
             seconds = round(time.perf_counter() - start, 1)
-            row = {"target": target, "case": case.name, "problems": found, "seconds": seconds}
+            row = {"target": target, "case": name, "problems": found, "seconds": seconds}
             print(json.dumps(row), flush=True)
     return 1 if bad else 0
 

@@ -99,6 +99,25 @@ def cross_entropy(logits, batch):
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
+# --- without Flax -------------------------------------------------------------------------
+
+
+def block(x, w):
+    """Of a transformer, heads of four features: layer norm, attention and a gated layer.
+
+    ``x`` has axes of a batch, a sequence and features.  All layers have the same weights.
+    """
+    h = jax.nn.standardize(x) @ w
+    heads = h.reshape(*h.shape[:2], -1, 4)
+    x = x + jax.nn.dot_product_attention(heads, heads, heads, is_causal=True).reshape(x.shape)
+    gate = jax.nn.softmax(jax.nn.gelu(x.reshape(-1, x.shape[-1]) @ w))
+    return gate.reshape(x.shape) * jax.nn.silu(x)
+
+
+def block_gradients(x, w):
+    return jax.value_and_grad(lambda w: (block(x, w) ** 2).mean())(w)
+
+
 # --- networks of Linen --------------------------------------------------------------------
 
 
