@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
@@ -36,6 +37,7 @@ from repjax.primitives.interpret import (
     PREFIX,
     Context,
     interpret_function,
+    sharded_struct,
     struct,
     struct_of,
 )
@@ -83,7 +85,7 @@ def define(
       on_gpu: the same for CUDA, called where :func:`repjax.primitives.gpu.available`.
       in_parts: whether one of these is ``partition.partitioned``, for which lowering has to know
         the devices.
-      on_one_device: whether these are only for programs that run on one.
+      on_one_device: whether these are only for what a device computes by itself.
 
     Returns:
       The primitive.  Call it as ``primitive.bind(*arrays, **params)``; params must be
@@ -107,7 +109,7 @@ def define(
 
     @primitive.def_abstract_eval
     def abstract_eval(*avals, **params):
-        out = jax.eval_shape(functools.partial(stock, **params), *map(struct, avals))
+        out = jax.eval_shape(functools.partial(stock, **params), *map(sharded_struct, avals))
         return pack([_type(x, avals) for x in out])
 
     kernels = {"cpu": on_cpu, "cuda": lambda: on_gpu() if gpu.available() else None}
@@ -163,9 +165,23 @@ def is_for_export(ctx) -> bool:
 
 
 def is_for_one_device(ctx) -> bool:
-    """Whether it is known that the program runs on one device, and there are kernels then."""
-    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
-    return devices == 1 and not is_for_export(ctx)
+    """Whether a device is known to compute all of it by itself, and there are kernels then.
+
+    It is the only one, or what is lowered is a map over all (``shard_map``, ``pmap``).
+    """
+    axes = ctx.module_context.axis_context
+    if isinstance(axes, SPMDAxisContext):
+        alone = axes.manual_axes == {*axes.mesh.axis_names}
+    else:
+        alone = isinstance(axes, ShardingContext) and axes.num_devices == 1
+    return alone and not is_for_export(ctx)
+
+
+def is_for_several_devices(ctx) -> bool:
+    """Whether XLA is to split what is lowered over devices, and there are kernels then."""
+    axes = ctx.module_context.axis_context
+    several = isinstance(axes, ShardingContext) and axes.num_devices > 1
+    return several and not is_for_export(ctx)
 
 
 def lower_body(ctx, function, *args, multiple_results: bool, **params):
@@ -199,16 +215,19 @@ def _refuse_platform(ctx, *args, **params):
 
 
 def _type(result, operands):
-    """The type of a result, which inside shard_map varies over devices as the operands do."""
-    varying = [x for x in operands if not x.manual_axis_type.empty]
-    if not varying:
+    """The type of a result, of the operands' mesh.
+
+    Inside shard_map it varies over devices as they do.
+    """
+    operands = sorted(operands, key=lambda x: (x.manual_axis_type.empty, x.sharding.mesh.empty))
+    if not operands or operands[0].sharding.mesh.empty:
         return jax.core.ShapedArray(result.shape, result.dtype)
     unsharded = jax.P(*(None for _ in result.shape))
     return jax.core.ShapedArray(
         result.shape,
         result.dtype,
-        sharding=jax.NamedSharding(varying[0].sharding.mesh, unsharded),
-        manual_axis_type=varying[0].manual_axis_type,
+        sharding=result.sharding or jax.NamedSharding(operands[0].sharding.mesh, unsharded),
+        manual_axis_type=operands[0].manual_axis_type,
     )
 
 

@@ -37,8 +37,9 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives import native
 from repjax.primitives.arithmetic import canonicalize_p
-from repjax.primitives.define import is_for_one_device
+from repjax.primitives.define import is_for_one_device, is_for_several_devices
 from repjax.primitives.interpret import PREFIX, open_jaxpr, struct_of
+from repjax.primitives.partition import Axes, Names, partitioned
 from repjax.primitives.programs import ELEMENTARY, STORAGE, Program, function_of
 from repjax.primitives.reduce.sums import call_kernel
 
@@ -151,6 +152,67 @@ class Chain:
         for equation in self.eqns:
             run(equation, environment)
         return [environment[v] for v in self.outvars]
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """Of the axes of its arrays, for devices that have parts of them."""
+        return Names(self.eqns, self.invars)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is a rule by which devices compute parts of it."""
+        return bool(self.invars) and self.names.are_distinct
+
+    def part(self, operands) -> Chain:
+        """The same of operands that are parts."""
+        parts = {
+            names[0]: (n, x.shape[d])
+            for v, x in zip(self.invars, operands, strict=True)
+            for d, (names, n) in enumerate(zip(self.names.of[v], v.aval.shape, strict=True))
+        }
+        counts = {name: n // m for name, (n, m) in parts.items() if n != m}
+        if not counts:
+            return self
+
+        def shape(variable):
+            return tuple(
+                math.prod(self.names.sizes[name] // counts.get(name, 1) for name in names)
+                for names in self.names.of[variable]
+            )
+
+        def evaluate(*operands):
+            environment = dict(zip(self.invars, operands, strict=True))
+            for equation in self.eqns:
+                sizes = {k: shape(equation.outvars[0]) for k in _SHAPES if k in equation.params}
+                run(equation.replace(params={**equation.params, **sizes}), environment)
+            return [environment[v] for v in self.outvars]
+
+        jaxpr, _ = open_jaxpr(jax.make_jaxpr(evaluate)(*map(struct_of, operands)))
+        ours = {"eqns": jaxpr.eqns, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
+        return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
+
+
+#: Parameters that are the shape of an equation's result.
+_SHAPES = ("shape", "new_sizes")
+
+
+def axes_of_chains(*_, chains: Sequence[Chain]) -> Axes:
+    """The axes along which chains may be split, each by itself."""
+    operands, results, whole, sizes = [], [], [], {}
+    for i, chain in enumerate(chains):
+        names = chain.names
+
+        def named(v, names=names, i=i):
+            return [" ".join(f"{name}_{i}" for name in axis) for axis in names.of[v]]
+
+        operands += map(named, chain.invars)
+        results += map(named, chain.outvars)
+        used = dict.fromkeys(
+            name for v in (*chain.invars, *chain.outvars) for axis in names.of[v] for name in axis
+        )
+        whole += (f"{name}_{i}" for name in used if name in names.whole)
+        sizes |= {f"{name}_{i}": names.sizes[name] for name in used}
+    return Axes(operands, results, whole, sizes=sizes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -506,8 +568,7 @@ def evaluate(jaxpr, operands) -> list[Any]:
 
 def in_chains(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its chains as one primitive."""
-    on_mesh = any(not jax.typeof(x).sharding.mesh.empty for x in operands)
-    if on_mesh or not native.available():
+    if not native.available():
         return list(function(*operands))
     return evaluate(jax.make_jaxpr(function)(*map(struct_of, operands)), operands)
 
@@ -572,9 +633,25 @@ def _equations(*operands, chains: tuple[Chain, ...]) -> list[Any]:
     ]
 
 
+def _of_parts(*operands, chains: tuple[Chain, ...]) -> list[Any]:
+    """The same of operands that are parts."""
+    rest = iter(operands)
+    parts = tuple(c.part([*itertools.islice(rest, len(c.invars))]) for c in chains)
+    return chains_p.bind(*operands, chains=parts)
+
+
+_in_parts = partitioned(_of_parts, axes_of_chains)
+
+
 def _terms_and_sum(*operands, sum: Sum):
     """A sum of the terms that a chain gives, equation by equation."""
     (terms,) = sum.chain.evaluate(*operands)
+    return sum.equation.primitive.bind(terms, **sum.equation.params)
+
+
+def _sum_in_parts(*operands, sum: Sum):
+    """The same; devices that have parts of the operands compute parts of the terms."""
+    (terms,) = _in_parts(*operands, chains=(sum.chain,))
     return sum.equation.primitive.bind(terms, **sum.equation.params)
 
 
@@ -587,13 +664,19 @@ def _sum_kernel(*operands, sum: Sum):
     return call_kernel(*taken, shape=shape, axes=axes, accumulation=accumulation, program=program)
 
 
-def _by_kernel(kernel, equations, multiple_results: bool):
+def _by_kernel(kernel, in_parts, equations, multiple_results: bool):
     """The lowering to the kernel where there is one, else to the equations."""
 
     def lower(ctx, *operands, **params):
-        on_cpu = set(ctx.platforms or ctx.module_context.platforms) == {"cpu"}
-        may_call = on_cpu and is_for_one_device(ctx) and native.available()
-        function = functools.partial(kernel if may_call else equations, **params)
+        function = equations
+        on_cpu = {*(ctx.platforms or ctx.module_context.platforms)} == {"cpu"}
+        if on_cpu and native.available():
+            chains = params["chains"] if "chains" in params else [params["sum"].chain]
+            if is_for_one_device(ctx):
+                function = kernel
+            elif is_for_several_devices(ctx) and all(chain.has_parts for chain in chains):
+                function = in_parts
+        function = functools.partial(function, **params)
         return mlir.lower_fun(function, multiple_results)(ctx, *operands)
 
     return lower
@@ -617,13 +700,13 @@ chains_p = Primitive(PREFIX + "chains")
 chains_p.multiple_results = True
 chains_p.def_impl(_equations)
 chains_p.def_abstract_eval(lambda *_, chains: [v.aval for c in chains for v in c.outvars])
-mlir.register_lowering(chains_p, _by_kernel(_kernel, _equations, True))
+mlir.register_lowering(chains_p, _by_kernel(_kernel, _in_parts, _equations, True))
 batching.primitive_batchers[chains_p] = _batch_chains
 
 chain_sum_p = Primitive(PREFIX + "chain_sum")
 chain_sum_p.def_impl(_terms_and_sum)
 chain_sum_p.def_abstract_eval(lambda *_, sum: sum.equation.outvars[0].aval)
-mlir.register_lowering(chain_sum_p, _by_kernel(_sum_kernel, _terms_and_sum, False))
+mlir.register_lowering(chain_sum_p, _by_kernel(_sum_kernel, _sum_in_parts, _terms_and_sum, False))
 batching.primitive_batchers[chain_sum_p] = _batch_sum
 
 prim_requires_devices_during_lowering.update((chains_p, chain_sum_p))

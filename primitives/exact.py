@@ -11,8 +11,7 @@ from repjax.primitives.interpret import CODE_SIZE, COMPARING, EXACT, EXACT_ON_IN
 _DATA_MOVEMENT = (
     "broadcast_in_dim broadcast_to concatenate copy copy_p dynamic_slice dynamic_update_slice "
     "empty empty2 expand_dims gather iota pad reshape rev select_n slice split squeeze stack "
-    "stop_gradient tile transpose unstack device_put sharding_constraint reshard mesh_cast "
-    "optimization_barrier name"
+    "stop_gradient tile transpose unstack sharding_constraint optimization_barrier name"
 )
 # They show values to the host, and return none.
 _DEBUGGING = "debug_callback debug_print"

@@ -180,6 +180,11 @@ def is_foreign_key(aval) -> bool:
     return is_key and str(dtype) != "key<fry>"
 
 
+def is_explicit(sharding) -> bool:
+    """Whether it is one that stands in types, over explicit axes of a mesh."""
+    return isinstance(sharding, jax.NamedSharding) and bool(sharding.mesh.explicit_axes)
+
+
 def open_jaxpr(jaxpr):
     """(jaxpr, consts) of a closed jaxpr; from jax 0.12 on the two classes are one."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
@@ -257,14 +262,21 @@ def _find_rule(equation) -> Rule | None:
     return RULES[name]
 
 
+def _without_shardings(params: dict[str, Any]) -> dict[str, Any]:
+    """The params without shardings over explicit axes, which no type has here."""
+    names = [name for name in ("sharding", "out_sharding") if is_explicit(params.get(name))]
+    return {**params, **dict.fromkeys(names)}
+
+
 def apply_equation(context: Context, equation, operands) -> list[Any]:
     """The results of one stock equation in its reproducible form."""
     context = dataclasses.replace(context, equations=(*context.equations, equation))
     try:
         found = _find_rule(equation)
+        params = _without_shardings(equation.params)
         if found is None:
-            return _bind_exact(context, operands, equation.params)
-        results = found(context, operands, equation.params)
+            return _bind_exact(context, operands, params)
+        results = found(context, operands, params)
         return list(results) if equation.primitive.multiple_results else [results]
     except RefusedError as error:
         if context.refusals is None:
@@ -366,6 +378,12 @@ def struct(aval) -> jax.ShapeDtypeStruct:
     """The type of an abstract value, as an argument of traced functions."""
     weak_type = getattr(aval, "weak_type", False)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak_type)
+
+
+def sharded_struct(aval) -> jax.ShapeDtypeStruct:
+    """The same, with the sharding that an explicit mesh has in types."""
+    sharding = aval.sharding if is_explicit(aval.sharding) else None
+    return struct(aval).update(sharding=sharding)
 
 
 def struct_of(x) -> jax.ShapeDtypeStruct:

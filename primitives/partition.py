@@ -1,9 +1,11 @@
-"""Kernels on sharded arrays: each device computes its part of the result.
+"""Kernels on sharded arrays: each device computes its part of the results.
 
 XLA splits the operations that it knows.  A kernel is none of them: without a rule, every device
 would gather the operands and compute the whole.  The rule names the axes of the operands and of
-the result, as ``einsum`` does.  Axes that a sum goes over are gathered, because its order is fixed;
-where it has none, devices add what they have.  The others stay as they are sharded.
+the results, as ``einsum`` does.  Axes that a sum goes over are gathered, because its order is
+fixed; where it has none, devices add what they have.  The others stay as they are sharded.
+
+Of a kernel that computes a program of equations, :class:`Names` finds the names.
 """
 
 from __future__ import annotations
@@ -17,23 +19,88 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.extend.core import Literal
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """Names of the axes of the operands and of the one result.
+    """Names of the axes of the operands and of the results.
+
+    An axis may have several names, if it is several axes as one: it is split along the first.
 
     Attributes:
       whole: which are not to be split.
       across: which are split only where the devices that have the parts exchange values, and what
         they are there.
+      sizes: of those that are split into equal parts only.
+      takes_long: whether to compute the result takes longer than to distribute the operands anew.
     """
 
     operands: Sequence[Sequence[str]]
-    result: Sequence[str]
+    results: Sequence[Sequence[str]]
     whole: Sequence[str] = ()
     across: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    takes_long: bool = False
+
+    def rule(self) -> str:
+        """As JAX writes it."""
+
+        def side(arrays):
+            return ", ".join(
+                " ".join(f"({axis})" if " " in axis else axis for axis in array) for array in arrays
+            )
+
+        return f"{side(self.operands)} -> {side(self.results)}"
+
+    def hidden_sizes(self) -> dict[str, int]:
+        """Of the names that no axis has for itself."""
+        axes = [axis for array in (*self.operands, *self.results) for axis in array]
+        return {n: self.sizes[n] for axis in axes for n in axis.split() if n not in axes}
+
+
+def _splits(names: Axes, mesh, every, arrays) -> dict[str, tuple[str, ...]]:
+    """The axes of the mesh that axes are split over: those of the arrays, where they can be.
+
+    Where an axis is split that has to be whole, the devices would all compute the same.  If that
+    takes long, they split the result instead.
+    """
+    splits: dict[str, tuple[str, ...]] = {}
+    #: Names that occur together, which cannot be split over the same.
+    together: dict[str, set[str]] = {}
+    for of_array in every:
+        named = {name for axis in of_array for name in axis.split()}
+        joined = named.union(*(together.get(name, ()) for name in named))
+        together.update(dict.fromkeys(joined, joined))
+
+    def split(name: str, size: int, over: tuple[str, ...]) -> bool:
+        # XLA fills parts of other sizes up, with anything.
+        equal = name in names.across or name in names.sizes
+        uneven = equal and names.sizes.get(name, size) % math.prod(mesh.shape[a] for a in over)
+        used = {a for other in together[name] for a in splits.get(other, ())}
+        if used & {*over} or uneven or name in names.whole or name in splits:
+            return False
+        splits[name] = over
+        return True
+
+    found = [
+        (named.split()[0], size, (over,) if isinstance(over, str) else tuple(over))
+        for of_array, x in zip(every, arrays, strict=True)
+        for named, over, size in zip(of_array, x.sharding.spec, x.shape, strict=False)
+        if over
+    ]
+    for name, size, over in found:
+        split(name, size, over)
+    # XLA exchanges parts that all devices have of an array, and gathers those that some have.
+    everywhere = {
+        over for _, _, over in found if math.prod(mesh.shape[a] for a in over) == mesh.size
+    }
+    if names.takes_long and not splits and everywhere:
+        of_result = zip(names.results[0], arrays[-1].shape, strict=True)
+        equal = [axis for axis in of_result if axis[1] % mesh.size == 0]
+        any(split(*axis, min(everywhere)) for axis in sorted(equal, key=lambda axis: -axis[1]))
+    return splits
 
 
 def partitioned(
@@ -49,46 +116,135 @@ def partitioned(
 
     def in_parts(*operands, **params):
         names = axes(*operands, **params)
-        every = [*names.operands, names.result]
+        every = [*names.operands, *names.results]
 
-        def local(function, *operands):
-            with jax.enable_x64(True):
+        def local(mesh, function, *operands):
+            with jax.enable_x64(True), jax.sharding.use_abstract_mesh(mesh):
                 return function(*operands, **params)
 
-        def partition(mesh, operands, result):
-            shardings = [x.sharding for x in (*operands, result)]
-            splits: dict[str, Any] = {}
-            if all(isinstance(s, NamedSharding) for s in shardings):
-                used: set[str] = set()
-                for of_array, x in zip(every, (*operands, result), strict=True):
-                    for name, split, size in zip(of_array, x.sharding.spec, x.shape, strict=False):
-                        over = {split} if isinstance(split, str) else set(split or ())
-                        # XLA fills parts of other sizes up, with anything.
-                        count = math.prod(mesh.shape[axis] for axis in over)
-                        uneven = name in names.across and size % count
-                        known = name in (*names.whole, *splits)
-                        if over and not (over & used or uneven or known):
-                            splits[name] = split
-                            used |= over
+        def partition(mesh, operands, results):
+            results, structure = jax.tree.flatten(results)
+            arrays = [*operands, *results]
+            splits: dict[str, tuple[str, ...]] = {}
+            if all(isinstance(x.sharding, NamedSharding) for x in arrays):
+                splits = _splits(names, mesh, every, arrays)
             else:  # of several meshes
-                devices = sorted(shardings[0].device_set, key=lambda d: d.id)
+                devices = sorted(arrays[0].sharding.device_set, key=lambda d: d.id)
                 mesh = Mesh(np.array(devices), ("all",))
-            *of_operands, of_result = (
-                NamedSharding(mesh, PartitionSpec(*map(splits.get, of_array))) for of_array in every
-            )
+            parts = [
+                NamedSharding(mesh, PartitionSpec(*(splits.get(a.split()[0]) for a in of_array)))
+                for of_array in every
+            ]
             over: dict[str, tuple[str, ...]] = dict.fromkeys(names.across.values(), ())
             for name, what in names.across.items():
-                split = splits.get(name, ())
-                over[what] += (split,) if isinstance(split, str) else tuple(split)
+                over[what] += splits.get(name, ())
             part = functools.partial(across, over=over) if any(over.values()) else function
-            return mesh, functools.partial(local, part), of_result, tuple(of_operands)
+            of_operands, of_results = tuple(parts[: len(operands)]), parts[len(operands) :]
+            of_results = jax.tree.unflatten(structure, of_results)
+            own = mesh.abstract_mesh
+            own = own.update_axis_types(dict.fromkeys(own.axis_names, AxisType.Manual))
+            return mesh, functools.partial(local, own, part), of_results, of_operands
 
-        call = custom_partitioning(functools.partial(local, function))
+        mesh = jax.sharding.get_abstract_mesh()
+        call = custom_partitioning(functools.partial(local, mesh, function))
         call.def_partition(
             partition,
-            sharding_rule=f"{', '.join(map(' '.join, names.operands))} -> {' '.join(names.result)}",
+            sharding_rule=names.rule(),
             need_replication_factors=tuple(names.whole),
+            **names.hidden_sizes(),
         )
         return call(*operands)
 
     return in_parts
+
+
+class Names:
+    """Names of the axes of all variables of a program of equations, such that it computes a part.
+
+    The equations are elementwise, reduce axes, make positions, or move data from axes to axes in
+    the same order.  An axis that is reshaped into several, or of several, is several as one: it has
+    several names.
+
+    Attributes:
+      of: of each variable, the names of each of its axes.
+      sizes: of the axes by name.
+      whole: those along which the program does not compute a part from parts.
+      are_distinct: whether no array has two axes of one name, such as a table of all pairs.
+    """
+
+    def __init__(self, equations, inputs):
+        self.sizes: dict[str, int] = {}
+        self._same: dict[str, str] = {}  # another name of an axis
+        self._inner: dict[str, tuple[str, str]] = {}  # the axes that an axis was found to be of
+        self._whole: list[str] = []
+        named = {v: self._new_axes(v) for v in inputs}
+        for equation in equations:
+            (result,) = equation.outvars
+            named[result] = self._new_axes(result)
+            self._note(equation, named)
+        self.of = {v: [self._names(axis) for axis in axes] for v, axes in named.items()}
+        of_arrays = [[name for names in axes for name in names] for axes in self.of.values()]
+        self.are_distinct = all(len(names) == len({*names}) for names in of_arrays)
+        every = {name for names in of_arrays for name in names}
+        split = {names[0] for v in inputs for names in self.of[v]}
+        split -= {name for axes in self.of.values() for names in axes for name in names[1:]}
+        split -= {name for axis in self._whole for name in self._names(axis)}
+        self.whole = every - split
+        self.sizes = {name: self.sizes[name] for name in every}
+
+    def _new(self, size: int) -> str:
+        name = f"a{len(self.sizes)}"
+        self.sizes[name] = size
+        return name
+
+    def _new_axes(self, variable) -> list[str]:
+        return [self._new(n) for n in variable.aval.shape]
+
+    def _names(self, name: str) -> list[str]:
+        while name in self._same:
+            name = self._same[name]
+        inner = self._inner.get(name, ())
+        return [n for axis in inner for n in self._names(axis)] if inner else [name]
+
+    def _join(self, left: list[str], right: list[str]) -> None:
+        """State that axes of as many elements are the same, one after the other."""
+        while left and right:
+            (x, *left), (y, *right) = (
+                [n for name in axes for n in self._names(name)] for axes in (left, right)
+            )
+            n, m = self.sizes[x], self.sizes[y]
+            if n == m:
+                self._same |= {y: x} if x != y else {}
+            elif max(n, m) % min(n, m) == 0:
+                long, size = (x, m) if n > m else (y, n)
+                self._inner[long] = self._new(size), self._new(max(n, m) // size)
+                left, right = [x, *left], [y, *right]
+            else:
+                self._whole += [x, *left, y, *right]
+                return
+
+    def _note(self, equation, named) -> None:
+        """State what an equation says of the axes of its result and its operands."""
+        name, params, (result,) = equation.primitive.name, equation.params, equation.outvars
+        new = named[result]
+        if name == "iota":
+            self._whole.append(new[params["dimension"]])
+        for v in equation.invars:
+            if isinstance(v, Literal):
+                continue
+            old, shape = named[v], v.aval.shape
+            if name == "broadcast_in_dim":
+                pairs = zip(old, (new[d] for d in params["broadcast_dimensions"]), strict=True)
+            elif "axes" in params:
+                self._whole += [old[d] for d in params["axes"]]
+                kept = (axis for d, axis in enumerate(old) if d not in params["axes"])
+                pairs = zip(kept, new, strict=True)
+            elif name in ("reshape", "squeeze", "expand_dims"):
+                long = ([a for a in axes if self.sizes[a] != 1] for axes in (old, new))
+                self._join(*long)
+                continue
+            else:  # an array without axes is broadcast
+                pairs = zip(old, new, strict=bool(shape))
+            for x, y in pairs:
+                if self.sizes[x] == self.sizes[y] != 1:
+                    self._join([x], [y])

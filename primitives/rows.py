@@ -34,10 +34,11 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives import gpu, native
 from repjax.primitives import rows_on_cpu as on_cpu
-from repjax.primitives.define import HALVES, is_for_one_device, lower_body
+from repjax.primitives.define import HALVES, is_for_one_device, is_for_several_devices, lower_body
 from repjax.primitives.elementwise import (
     Chain,
     View,
+    axes_of_chains,
     in_chains,
     merged_axes,
     run_plan,
@@ -46,6 +47,7 @@ from repjax.primitives.elementwise import (
     view_of,
 )
 from repjax.primitives.interpret import PREFIX, struct_of
+from repjax.primitives.partition import Axes, partitioned
 from repjax.primitives.programs import function_of
 
 #: Elements of the longest rows that fit into registers.
@@ -272,6 +274,16 @@ class Rows(Chain):
 
     shape: tuple[int, int]
     kernels: Kernels
+
+    def part(self, operands) -> Rows:
+        part = super().part(operands)
+        return dataclasses.replace(part, shape=next(filter(None, map(_reduced, part.eqns))))
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether the kernel takes rows of this shape."""
+        rows, n = self.shape
+        return all(self.kernels.is_reduction(e, rows, n) for e in self.eqns if _reduced(e))
 
     def steps(self) -> list[tuple[Any, list[Literal | Read]]]:
         """The equations that compute something, and how they see their operands."""
@@ -543,14 +555,8 @@ class _Plan:
         return found
 
 
-_AUTO = {jax.sharding.AxisType.Auto}
-
-
 def in_rows(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its row programs as primitives."""
-    meshes = [jax.typeof(x).sharding.mesh for x in operands]
-    if not all(mesh.size < 2 and {*mesh.axis_types} <= _AUTO for mesh in meshes):
-        return list(function(*operands))
 
     def compute(step: Rows, see):
         results = rows_p.bind(*map(see, step.invars), program=step)
@@ -589,26 +595,40 @@ rows_p.def_abstract_eval(lambda *_, program: [v.aval for v in program.outvars])
 prim_requires_devices_during_lowering.add(rows_p)
 
 
-def _lower(ctx, *operands, program: Rows):
-    return mlir.lower_fun(_equations, multiple_results=True)(ctx, *operands, program=program)
+def _of_parts(*operands, program: Rows) -> list[Any]:
+    """The same of operands that are parts."""
+    return rows_p.bind(*operands, program=program.part(operands))
+
+
+def _axes_of_program(*_, program: Rows) -> Axes:
+    return axes_of_chains(chains=[program])
+
+
+_in_parts = partitioned(_of_parts, _axes_of_program)
+
+
+def _lower(ctx, *operands, program: Rows, kernel=None):
+    """To the kernel of a platform, if it has one, else to the equations."""
+    if kernel and is_for_one_device(ctx) and program.has_kernel:
+        return lower_body(ctx, kernel, *operands, multiple_results=True, program=program)
+    in_parts = kernel and is_for_several_devices(ctx) and program.has_parts
+    function = _in_parts if in_parts else _equations
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, program=program)
 
 
 def _lower_for_gpu(ctx, *operands, program: Rows):
-    is_mine = program.kernels is GPU and is_for_one_device(ctx)
-    if not is_mine or not gpu.available():
-        return _lower(ctx, *operands, program=program)
-    from repjax.primitives.gpu import rows  # with it Pallas, which takes a while
+    kernel = None
+    if program.kernels is GPU and gpu.available():
+        from repjax.primitives.gpu import rows  # with it Pallas, which takes a while
 
-    kernel = functools.partial(rows.evaluate, program=program)
-    return lower_body(ctx, kernel, *operands, multiple_results=True)
+        kernel = rows.evaluate
+    return _lower(ctx, *operands, program=program, kernel=kernel)
 
 
 def _lower_for_cpu(ctx, *operands, program: Rows):
-    is_mine = program.kernels is CPU and is_for_one_device(ctx)
-    if not is_mine or not native.available():
-        return _lower(ctx, *operands, program=program)
-    kernel = functools.partial(on_cpu.evaluate, program=program)
-    return mlir.lower_fun(kernel, multiple_results=True)(ctx, *operands)
+    is_mine = program.kernels is CPU and native.available()
+    kernel = on_cpu.evaluate if is_mine else None
+    return _lower(ctx, *operands, program=program, kernel=kernel)
 
 
 def _batch(operands, dimensions, program: Rows):

@@ -22,6 +22,7 @@ from repjax.primitives.interpret import (
     orders,
 )
 from repjax.rules import match_types
+from repjax.sharding import in_auto_axes
 from repjax.tracing import trace
 
 
@@ -40,11 +41,13 @@ def explicit(
     @functools.wraps(function)
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs)
-        operands = [canonicalize(x) for x in operands]
         with orders(accumulation, contraction):
             context = Context()
-        results = interpret_closed(context, jaxpr, operands)
-        results = match_types([canonicalize(x) for x in results], jaxpr.out_avals)
-        return rebuild(results)
+
+        def program(*operands):
+            results = interpret_closed(context, jaxpr, [canonicalize(x) for x in operands])
+            return match_types([canonicalize(x) for x in results], jaxpr.out_avals)
+
+        return rebuild(in_auto_axes(program, operands, jaxpr.out_avals))
 
     return twin

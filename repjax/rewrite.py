@@ -10,6 +10,7 @@ with the user's file and line.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import traceback
 
@@ -20,9 +21,10 @@ from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, struct
+from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, sharded_struct
 from repjax.primitives.rows import in_kernels
 from repjax.rules import match_types
+from repjax.sharding import in_auto_axes
 
 _NOT_THE_USERS = tuple(
     str(pathlib.Path(file).parent)
@@ -50,7 +52,8 @@ def run(jaxpr, operands) -> list:
             raise RefusedError(_report(context.refusals))
         return match_types(map(canonicalize, results), [v.aval for v in inner.outvars])
 
-    return in_kernels(program, *operands)
+    function = functools.partial(in_kernels, program)
+    return in_auto_axes(function, operands, [v.aval for v in inner.outvars])
 
 
 def _without_references(jaxpr):
@@ -73,7 +76,7 @@ def rewrite(jaxpr):
     def program(*operands):
         return run(jaxpr, operands)
 
-    return jax.make_jaxpr(program)(*(struct(v.aval) for v in inner.invars))
+    return jax.make_jaxpr(program)(*(sharded_struct(v.aval) for v in inner.invars))
 
 
 def _location(equations) -> str:

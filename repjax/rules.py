@@ -17,8 +17,10 @@ import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
+    bind_exact,
     interpret,
     interpret_closed,
+    is_explicit,
     open_jaxpr,
     program,
     rule,
@@ -95,26 +97,47 @@ def shard_map(context: Context, operands, params):
             "repjax.reproducible or the global switch, which are applied after autodiff"
         )
     jaxpr, consts = open_jaxpr(params["jaxpr"])
-    mesh, specs = params["mesh"], params["in_specs"]
-    if jax.sharding.AxisType.Explicit in mesh.axis_types:
-        # Not all interpreted operations keep the shardings that such a mesh has in its types.
-        shardings = [jax.NamedSharding(mesh, spec) for spec in specs]
-        operands = [jax.reshard(x, s) for x, s in zip(operands, shardings, strict=True)]
+    mesh = params["mesh"]
+    if mesh.explicit_axes:  # the one that the program is interpreted with
+        mesh = jax.sharding.get_abstract_mesh()
+
+    def program(*xs):
+        results = interpret(context, jaxpr, consts, xs)
+        return match_types(results, [v.aval for v in jaxpr.outvars])
 
     def per_device(*xs):
-        results = interpret(context, jaxpr, consts, xs)
-        return tuple(match_types(results, [v.aval for v in jaxpr.outvars]))
+        return tuple(in_kernels(program, *xs))
 
     return jax.shard_map(
         per_device,
         mesh=mesh,
-        in_specs=specs,
+        in_specs=params["in_specs"],
         out_specs=params["out_specs"],
         axis_names=params["newly_manual_axes"],
         # Which values vary over devices was checked when the program was traced, and matters
         # to derivatives, which are behind us.
         check_vma=False,
     )(*operands)
+
+
+def _constrained(x, sharding):
+    """What a type with this sharding comes to, where types have none (:mod:`repjax.sharding`)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not is_explicit(sharding) or not mesh.auto_axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, sharding.spec))
+
+
+@rule("reshard", "mesh_cast")
+def reshard(context: Context, operands, params):
+    return _constrained(*operands, params["dst_sharding"])
+
+
+@rule("device_put")
+def device_put(context: Context, operands, params):
+    if not any(map(is_explicit, params["devices"])):
+        return bind_exact(context, operands, params)
+    return [_constrained(*pair) for pair in zip(operands, params["devices"], strict=True)]
 
 
 # --- control flow ---------------------------------------------------------------------

@@ -12,9 +12,12 @@ import json
 
 import jax
 import numpy as np
+import optax
+import test_partition
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from networks import block, block_gradients
 
 import repjax
 from repjax.primitives import contract
@@ -214,7 +217,144 @@ def gathered(function, contraction: str) -> np.ndarray:
     return np.int32(program.lower(*operands).compile().as_text().count(" all-gather("))
 
 
+# --- kernels for chains and rows, of parts ---------------------------------------------------
+
+SEQUENCES = np.random.default_rng(7).normal(size=(2 * DEVICES, 16, 24)).astype(np.float32)
+WEIGHTS = np.random.default_rng(8).normal(size=(24, 24)).astype(np.float32) / 4
+
+
+def split_block(function, spec_of_x, spec_of_w):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    specs = zip((SEQUENCES, WEIGHTS), (spec_of_x, spec_of_w), strict=True)
+    operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in specs]
+    return repjax.reproducible(function)(*operands)
+
+
+def calls_of_parts() -> np.ndarray:
+    """Whether there are calls of both kernels, and how many arrays are gathered for them."""
+    x = jax.device_put(SEQUENCES, NamedSharding(MESHES["Auto"], P("i")))
+    w = jax.device_put(WEIGHTS, NamedSharding(MESHES["Auto"], P()))
+    text = repjax.reproducible(block).lower(x, w).compile().as_text()
+    called = [f'"{name}"' in text for name in ("repjax_rows", "repjax_elementwise")]
+    return np.int32([*called, text.count(" all-gather(")])
+
+
+def split_random(make, seed: int):
+    x, row, column = test_partition.X, test_partition.ROW, test_partition.COLUMN
+    split = NamedSharding(MESHES["Auto"], P("i"))
+    operands = jax.device_put(x, split), row, jax.device_put(column, split)
+    return repjax.reproducible(make(seed))(*operands)
+
+
+# --- explicit meshes: shardings in types ----------------------------------------------------
+
+TOKENS = np.arange(2 * DEVICES * 16, dtype=np.int32).reshape(2 * DEVICES, 16) % 24
+
+
+def cross_entropy(x, w, tokens):
+    logits = jax.nn.log_softmax(x @ w)
+    return -(logits * jax.nn.one_hot(tokens, 24)).sum(-1).mean()
+
+
+def adam_step(x, w, tokens):
+    optimizer = optax.adam(1e-3)
+    gradients = jax.grad(cross_entropy, 1)(x, jax.nn.gelu(w), tokens)
+    updates, state = optimizer.update(gradients, optimizer.init(w), w)
+    return optax.apply_updates(w, updates), state
+
+
+#: ``out`` is how results are to be sharded, where JAX asks for it; None without a mesh.
+EXPLICIT = {
+    "block": lambda x, w, tokens, out: jax.nn.softmax(jax.nn.standardize(x) @ w) * jax.nn.silu(x),
+    "attention, gradients": lambda x, w, tokens, out: jax.grad(
+        lambda w: jax.nn.dot_product_attention(*[(x @ w)[:, :, None]] * 3).sum()
+    )(w),
+    "training": lambda x, w, tokens, out: adam_step(x, w, tokens),
+    "embeddings": lambda x, w, tokens, out: w.at[tokens].get(**_asked(out)) + 1,
+    "product": lambda x, w, tokens, out: jax.numpy.einsum("bsd,de->bse", x, w, **_asked(out)),
+    "scan": lambda x, w, tokens, out: lax.scan(
+        lambda c, a: (c * 0.5 + a, c.sum()), x[:, 0] * 0, jax.numpy.swapaxes(x, 0, 1)
+    ),
+    "random": lambda x, w, tokens, out: jax.random.normal(
+        jax.random.key(1), (16, 4), **_asked(out)
+    ),
+    "sorting": lambda x, w, tokens, out: (
+        jax.numpy.sort(x),
+        jax.numpy.argmax(x, -1),
+        jax.numpy.cumsum(x, 1),
+    ),
+    "reshard": lambda x, w, tokens, out: x * 2 + 1 if out is None else jax.reshard(x * 2, P()) + 1,
+    "placed": lambda x, w, tokens, out: jax.device_put(x * 2, out) + 1,
+    "second derivatives": lambda x, w, tokens, out: jax.grad(
+        lambda x: (jax.grad(lambda x: jax.numpy.tanh(x).sum())(x) ** 2).sum()
+    )(x),
+    "vmap": lambda x, w, tokens, out: jax.vmap(lambda a: jax.nn.softmax(a @ w))(x),
+    "shard_map": lambda x, w, tokens, out: (
+        jax.nn.softmax(x @ w)
+        if out is None
+        else jax.shard_map(
+            lambda x, w: jax.nn.softmax(x @ w), in_specs=(P("i"), P()), out_specs=P("i")
+        )(x, w)
+    ),
+    "automatic axes": lambda x, w, tokens, out: (
+        jax.numpy.sin(x @ w) * 2
+        if out is None
+        else jax.sharding.auto_axes(lambda x, w: jax.numpy.sin(x @ w), out_sharding=out)(x, w) * 2
+    ),
+    "explicit functions": lambda x, w, tokens, out: jax.grad(
+        lambda w: repjax.numpy.mean(repjax.nn.softmax(repjax.numpy.matmul(x, w)))
+    )(w),
+}
+
+
+def _asked(out):
+    return {} if out is None else {"out_sharding": out}
+
+
+def explicit(name: str):
+    """By the decorator and by the switch; whether the types are those of plain JAX."""
+    mesh, function = MESHES["Explicit"], functools.partial(EXPLICIT[name], out=P("i"))
+    with jax.set_mesh(mesh):
+        specs = zip((SEQUENCES, WEIGHTS, TOKENS), (P("i"), P(), P("i")), strict=True)
+        operands = [jax.device_put(x, spec) for x, spec in specs]
+        decorated = repjax.reproducible(function)(*operands)
+        with repjax.enabled():
+            switched = jax.jit(lambda *xs: function(*xs))(*operands)
+        plain = jax.eval_shape(function, *operands)
+        types = [jax.tree.map(_type, x) for x in (plain, decorated, switched)]
+    return decorated, switched, np.bool_([types[0] == x for x in types[1:]])
+
+
+def _type(x) -> str:
+    return (
+        f"{x.dtype}{x.shape} {tuple(x.sharding.spec) + (None,) * (x.ndim - len(x.sharding.spec))}"
+    )
+
+
+def explicit_without(name: str):
+    function = functools.partial(EXPLICIT[name], out=None)
+    result = repjax.reproducible(function)(SEQUENCES, WEIGHTS, TOKENS)
+    return result, result, np.bool_([True, True])
+
+
 def programs():
+    yield "calls of parts", calls_of_parts(), np.int32([1, 1, 0])
+    for function in (block, block_gradients):
+        whole = repjax.reproducible(function)(SEQUENCES, WEIGHTS)
+        for specs in (
+            (P("data"), P()),
+            (P(("data", "model")), P()),
+            (P("model", "data"), P(None, "model")),
+            (P("data", None, "model"), P("model")),
+        ):
+            yield f"{function.__name__}, {specs}", split_block(function, *specs), whole
+    for make in (test_partition.random_rows, test_partition.random_chains):
+        for seed in range(3):
+            arrays = test_partition.X, test_partition.ROW, test_partition.COLUMN
+            whole = repjax.reproducible(make(seed))(*arrays)
+            yield f"{make.__name__} {seed}", split_random(make, seed), whole
+    for name in EXPLICIT:
+        yield f"explicit, {name}", explicit(name), explicit_without(name)
     for contraction in ("sequential", "order_independent"):
         yield f"gathered for results, {contraction}", gathered(network, contraction), np.int32(0)
     yield "ordered sums are", np.bool_(gathered(gradients, "sequential") > 0), np.bool_(True)

@@ -504,15 +504,22 @@ def test_order_of_effects(capfd):
     assert words == ["first", "second", "third"]
 
 
-def test_large_arrays_and_those_on_a_mesh_are_left_to_xla():
+def test_large_arrays_are_left_to_xla():
     x = np.ones(4 * native.LARGE + 1, np.float32)
     with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
     with_kernel(lambda x: lax.exp(x) + 1, x, calls=1)  # but for elementary functions
     with_kernel(lambda x: x * 1.5 + 1, x[: native.LARGE + 1], calls=1)
     with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: native.LARGE + 1], calls=0)
-    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_on_a_mesh(kind):
+    def program(x):
+        return x * 1.5 + 1
+
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(kind,))
     x = jax.device_put(floats(64, 1), jax.NamedSharding(mesh, jax.P("i")))
-    with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
+    assert_same_bits(with_kernel(program, x, calls=1), without_kernel(program, x))
 
 
 def test_without_jit():

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 LAYERS = [
     "repjax.primitives",
     "repjax.rules",
+    "repjax.sharding",
     "repjax.rewrite",
     "repjax.config",
     "repjax.tracing",

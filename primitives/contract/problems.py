@@ -233,11 +233,11 @@ def axes_of_dot_general(lhs, rhs, *, dimension_numbers, contraction, **_) -> Axe
     result = [*(names[0][d] for d in (*batch[0], *free[0])), *columns]
     terms = [names[0][d] for d in sorted(contracting[0])]
     if contraction == "sequential":
-        return Axes(names, result, whole=terms)
+        return Axes(names, [result], whole=terms, takes_long=True)
     across = dict.fromkeys(terms, "terms")
     if contraction == "order_independent":
         across |= dict.fromkeys(columns, "columns")
-    return Axes(names, result, across=across)
+    return Axes(names, [result], across=across)
 
 
 def axes_of_convolution(
@@ -259,4 +259,4 @@ def axes_of_convolution(
     if contraction == "order_independent":
         across = {name: what for name, what in (("i", "terms"), ("o", "columns")) if name in every}
     whole = [name for name in every if name not in ("n", "o", *across)]
-    return Axes(names[:2], names[2], whole, across)
+    return Axes(names[:2], names[2:], whole, across, takes_long=True)

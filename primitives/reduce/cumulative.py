@@ -100,7 +100,7 @@ def _define(name, combine, stock, **options):
 def _axes(x, *, axis, **_) -> Axes:
     """Those along which sharded prefixes may be split: all but their own."""
     names = [f"d{i}" for i in range(x.ndim)]
-    return Axes([names], names, [names[axis]])
+    return Axes([names], [names], [names[axis]])
 
 
 cumsum_p = _define("cumsum", add, lax.cumsum, halves=canonical.flush)

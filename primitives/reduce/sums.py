@@ -192,7 +192,7 @@ def axes_of_reduction(x, *, axes, **_) -> Axes:
     """Those along which a sharded operand may be split: the ones that stay."""
     names = [f"d{i}" for i in range(x.ndim)]
     kept = [name for i, name in enumerate(names) if i not in axes]
-    return Axes([names], kept, [names[i] for i in sorted(axes)])
+    return Axes([names], [kept], [names[i] for i in sorted(axes)])
 
 
 def _reduction(combine, identity, orders=ORDERS):
