@@ -7,10 +7,12 @@ Flax, of optax or of the rewriting of programs; ``docs/contributing`` says how t
 from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     arithmetic,
     collectives,
+    complex_numbers,
     contract,
     decay,
     elementary,
     exact,
+    fourier,
     linalg,
     random,
     reduce,

@@ -55,8 +55,10 @@ batching.defvectorized(canonicalize_p)
 
 
 def canonicalize(x):
-    """The canonical value of ``x``; anything but a floating-point array passes."""
+    """The canonical value of ``x``; anything but a floating-point or complex64 array passes."""
     aval = jax.typeof(x)
+    if getattr(aval, "dtype", None) == np.complex64:
+        return lax.complex(canonicalize(lax.real(x)), canonicalize(lax.imag(x)))
     if not is_inexact(aval) or np.dtype(aval.dtype) not in canonical.FORMATS:
         return x
     return canonicalize_p.bind(x)

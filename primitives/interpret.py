@@ -80,6 +80,8 @@ STRUCTURAL: set[str] = set()
 # Filled by repjax.primitives.exact; COMPARING are the exact ones that compare.
 EXACT: set[str] = set()
 COMPARING: set[str] = set()
+#: Rules of operations on complex numbers (repjax.primitives.complex_numbers).
+COMPLEX: dict[str, Rule] = {}
 EXACT_ON_INTEGERS: set[str] = set()
 
 #: What an operation adds to the code of the loop that XLA fuses it into, in rounded additions.
@@ -236,7 +238,7 @@ def bind_exact(context: Context, operands, params):
     return results if context.equation.primitive.multiple_results else results[0]
 
 
-def _find_rule(equation) -> Rule | None:
+def _find_rule(context: Context, equation) -> Rule | None:
     """The rule of an equation, None where it may be bound as it stands, or RefusedError."""
     name = equation.primitive.name
     if name.startswith(PREFIX):
@@ -245,10 +247,7 @@ def _find_rule(equation) -> Rule | None:
         return RULES[name]
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if any(map(is_complex, avals)):
-        raise RefusedError(
-            f"{name} on complex numbers has no reproducible form; "
-            + ADVICE.get(name, "use pairs of real arrays")
-        )
+        return _find_complex_rule(context, name, avals)
     if foreign := [str(aval.dtype) for aval in avals if is_foreign_key(aval)]:
         raise RefusedError(
             f"{name} expected a threefry key (key<fry>), received {foreign[0]}; make it with "
@@ -268,11 +267,32 @@ def _without_shardings(params: dict[str, Any]) -> dict[str, Any]:
     return {**params, **dict.fromkeys(names)}
 
 
+def _find_complex_rule(context: Context, name: str, avals) -> Rule | None:
+    if wide := [str(aval.dtype) for aval in avals if getattr(aval, "dtype", None) == np.complex128]:
+        raise RefusedError(
+            f"{name} expected complex64, received {wide[0]}; convert with .astype('complex64')"
+        )
+    if context.differentiable:
+        raise RefusedError(
+            f"{name} on complex numbers inside an explicit repjax function would lose its "
+            "derivative; use repjax.reproducible or the global switch, which are applied after "
+            "autodiff"
+        )
+    if name in COMPLEX:
+        return COMPLEX[name]
+    if name in EXACT and name not in COMPARING:
+        return None
+    raise RefusedError(
+        f"{name} on complex numbers has no reproducible form; "
+        + ADVICE.get(name, "use pairs of real arrays")
+    )
+
+
 def apply_equation(context: Context, equation, operands) -> list[Any]:
     """The results of one stock equation in its reproducible form."""
     context = dataclasses.replace(context, equations=(*context.equations, equation))
     try:
-        found = _find_rule(equation)
+        found = _find_rule(context, equation)
         params = _without_shardings(equation.params)
         if found is None:
             return _bind_exact(context, operands, params)
@@ -290,6 +310,14 @@ def _literal(literal):
     if not is_inexact(literal.aval):
         return literal.val
     value = np.asarray(literal.val, literal.aval.dtype)
+    if is_complex(literal.aval):
+        result = _canonical(value.real).astype(value.dtype)
+        result.imag = _canonical(value.imag)
+        return result
+    return _canonical(value)
+
+
+def _canonical(value: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         if np.isnan(value):
             return np.full_like(value, np.nan)

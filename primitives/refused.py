@@ -6,9 +6,6 @@ that is in no list and has no rule is refused with or without an entry here.
 
 from repjax.primitives.interpret import ADVICE
 
-_TRANSFORM = (
-    "multiply with the matrix of the transform, cosines and sines as two real arrays (dot_general)"
-)
 _EIGEN = (
     "factor with jax.lax.linalg.cholesky, lu or qr, or iterate with matrix products (power, "
     "subspace or Newton-Schulz iteration), or decompose outside repjax"
@@ -23,7 +20,6 @@ _SPECIAL = "compute it outside repjax, or write its series in covered operations
 
 ADVICE.update(
     {
-        **dict.fromkeys(("fft",), _TRANSFORM),
         **dict.fromkeys(("eigh", "eig", "svd", "schur", "hessenberg", "tridiagonal"), _EIGEN),
         **dict.fromkeys(("pure_callback", "io_callback"), _HOST),
         **dict.fromkeys(

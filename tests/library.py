@@ -351,7 +351,6 @@ NO_PROGRAMS = {
 #: Refused, by the operation that is.
 REFUSED = {
     "jax.nn.scaled_matmul": "scaled_matmul_wrapper",
-    "jax.scipy.linalg.dft": "complex numbers",
     "jax.scipy.linalg.eigh": "eigh",
     "jax.scipy.linalg.funm": "eig, schur",
     "jax.scipy.linalg.hessenberg": "hessenberg",
@@ -361,12 +360,8 @@ REFUSED = {
     "jax.scipy.linalg.solve_sylvester": "eig, schur",
     "jax.scipy.linalg.sqrtm": "schur",
     "jax.scipy.linalg.svd": "svd",
-    "jax.scipy.signal.csd": "fft",
+    "jax.scipy.signal.csd": "complex numbers",
     "jax.scipy.signal.detrend": "svd",
-    "jax.scipy.signal.fftconvolve": "fft",
-    "jax.scipy.signal.istft": "fft",
-    "jax.scipy.signal.stft": "fft",
-    "jax.scipy.signal.welch": "fft",
     "jax.scipy.special.betainc": "regularized_incomplete_beta",
     "jax.scipy.special.gammainc": "igamma",
     "jax.scipy.special.gammaincc": "igammac",
@@ -375,23 +370,7 @@ REFUSED = {
     "jax.scipy.special.i1": "bessel_i1e",
     "jax.scipy.special.i1e": "bessel_i1e",
     "jax.scipy.special.polygamma": "polygamma",
-    "jax.scipy.special.sph_harm_y": "complex numbers",
-    "jax.scipy.special.wofz": "complex numbers",
     "jax.scipy.special.zeta": "zeta",
-    "jnp.fft.fft": "fft",
-    "jnp.fft.fft2": "fft",
-    "jnp.fft.fftn": "fft",
-    "jnp.fft.hfft": "fft",
-    "jnp.fft.ifft": "fft",
-    "jnp.fft.ifft2": "fft",
-    "jnp.fft.ifftn": "fft",
-    "jnp.fft.ihfft": "fft",
-    "jnp.fft.irfft": "fft",
-    "jnp.fft.irfft2": "fft",
-    "jnp.fft.irfftn": "fft",
-    "jnp.fft.rfft": "fft",
-    "jnp.fft.rfft2": "fft",
-    "jnp.fft.rfftn": "fft",
     "jnp.i0": "bessel_i0e",
     "jnp.kaiser": "bessel_i0e",
     "jnp.linalg.cond": "svd",
@@ -406,7 +385,6 @@ REFUSED = {
     "jnp.linalg.svdvals": "svd",
     "jnp.polyfit": "svd",
     "jnp.roots": "eig",
-    "jnp.sort_complex": "complex numbers",
 }
 
 #: Versions of JAX state other graphs for these: docs/numerics.md, section 12.
@@ -438,7 +416,7 @@ in every supported version of JAX; the page is written by `python tests/library.
 
 What is covered are primitives ([numerics.md](numerics.md#16-stock-primitives)), so that these lists
 are not all there is: any function made of covered primitives works. A function listed here as
-covered may still refuse other arguments, such as complex numbers or float64.
+covered may still refuse other arguments, such as complex128 or float64.
 
 ## Refused
 

@@ -351,6 +351,37 @@ def nnx_convolution() -> Network:
     return nnx_network(NnxConvolution, cross_entropy, batch, optax.sgd(0.1, momentum=0.9))
 
 
+class SpectralConvolution(nn.Module):
+    """Products of the lowest frequencies along the sequence (as of Fourier neural operators)."""
+
+    modes: int = 3
+
+    @nn.compact
+    def __call__(self, x):
+        n, features = x.shape[1:]
+        parts = [
+            self.param(name, nn.initializers.normal(), (self.modes, features, features))
+            for name in ("real", "imaginary")
+        ]
+        y = jnp.fft.rfft(x, axis=1)[:, : self.modes]
+        y = jnp.einsum("bki,kio->bko", y, jax.lax.complex(*parts))
+        return jnp.fft.irfft(y, n, axis=1)
+
+
+class Fourier(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(6)(x)
+        x = nn.LayerNorm()(x + jnp.fft.fft2(x).real)  # the mixing of FNet
+        x = nn.gelu(SpectralConvolution()(x) + nn.Dense(6)(x))
+        return nn.Dense(3)(x.mean(1))
+
+
+def fourier() -> Network:
+    batch = {"x": (values((4, 10, 2), 5),), "labels": labels(4, 3, 6)}
+    return linen(Fourier(), cross_entropy, batch, optax.adam(1e-2))
+
+
 class NnxAttention(nnx.Module):
     def __init__(self, rngs):
         self.embed = nnx.Embed(11, 8, rngs=rngs)
@@ -382,6 +413,7 @@ NETWORKS = {
     "graphsage": graphsage,
     "embedding": embedding,
     "autoencoder": autoencoder,
+    "fourier": fourier,
     "nnx mlp": nnx_mlp,
     "nnx convolution": nnx_convolution,
     "nnx attention": nnx_attention,

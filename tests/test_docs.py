@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import repjax
-from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
+from repjax.primitives.interpret import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
 
 ROOT = pathlib.Path(__file__).parent.parent
 NUMERICS = ROOT / "docs" / "numerics.md"
@@ -21,6 +21,7 @@ LISTS = {
     "**Made of other programs, which are interpreted:**": STRUCTURAL,
     "**Taken as they stand, whatever the operands:**": EXACT,
     "**Taken as they stand where no operand or result is floating-point:**": EXACT_ON_INTEGERS,
+    "**Of complex numbers, beside data movement:**": COMPLEX.keys(),
 }
 
 

@@ -98,6 +98,8 @@ def _digest(result) -> str:
 
 def _distance(x, y) -> float:
     """In units in the last place of y, or of 2**-10 if it is smaller; inf for other NaNs."""
+    if np.iscomplexobj(y):
+        return max(_distance(x.real, y.real), _distance(x.imag, y.imag))
     x, y = x.astype(np.float64), y.astype(np.float64)
     finite = np.isfinite(x) & np.isfinite(y)
     if not ((x == y) | (np.isnan(x) & np.isnan(y)) | finite).all():

@@ -20,9 +20,9 @@ from repjax.primitives.interpret import PREFIX
 #: Operations that are exact on canonical values, of whatever type, and those around them.
 _EXACT = (
     "abs all_gather all_to_all after_all bitcast_convert broadcast broadcast_in_dim case clamp "
-    "collective_permute compare composite concatenate constant dynamic_slice "
-    "dynamic_update_slice gather if iota is_finite maximum minimum optimization_barrier pad "
-    "partition_id reshape return reverse select sign slice sort transpose tuple while"
+    "collective_permute compare complex composite concatenate constant dynamic_slice "
+    "dynamic_update_slice gather if imag iota is_finite maximum minimum optimization_barrier pad "
+    "partition_id real reshape return reverse select sign slice sort transpose tuple while"
 )
 EXACT = frozenset("stablehlo." + name for name in _EXACT.split())
 _DIALECTS = ("builtin.", "func.", "sdy.")

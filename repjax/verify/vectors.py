@@ -419,7 +419,13 @@ def _programs(pick) -> Iterator[Case]:
     def tempting(x, y):
         return x * y + x, x / 3, 1 / jnp.sqrt(jnp.abs(x)), (x + y) - y, jnp.exp(x) * jnp.exp(y)
 
+    def complex_numbers(x, y):
+        z, w = lax.complex(x, y), lax.complex(y, jnp.roll(x, 1))
+        results = z * w, z / w, jnp.exp(z), jnp.log(w), jnp.fft.fft2(z), jnp.fft.ifft(w[:, :-1])
+        return [(a.real, a.imag) for a in results], jnp.fft.irfft(jnp.fft.rfft(x)), jnp.abs(z)
+
     yield Case("products and sums", tempting, (x, y))
+    yield Case("complex numbers", complex_numbers, (x, y))
     yield Case("softmax", jax.nn.softmax, (x,))
     yield Case("layer norm, gradients", jax.grad(lambda *a: layer_norm(*a).sum(), (0, 1)), (x, y))
     yield Case("cross-entropy, gradient", jax.value_and_grad(cross_entropy), (x, labels))
