@@ -108,6 +108,15 @@ def factorization_cases(n=256):
     yield f"dot [{n * n}]", jax.numpy.vdot, (values((n * n,), 2), values((n * n,), 3))
 
 
+def fourier_cases():
+    """Transforms of many signals: of a power of two, of speech, of images, of a prime length."""
+    for shape in ((256, 1024), (1000, 400), (16, 1009)):
+        yield f"rfft [{shape[0]}x{shape[1]}]", jax.numpy.fft.rfft, (values(shape),)
+    z = values((64, 64, 64)) + 1j * values((64, 64, 64), 1)
+    yield "fft2 [64x64x64]", jax.numpy.fft.fft2, (z,)
+    yield "complex x * x + x [64x64x64]", lambda x: x * x + x, (z,)
+
+
 def training_cases():
     images, labels = values((64, 32, 32, 1)), np.arange(64, dtype=np.int32) % 10
     model = LeNet5(layers=flax.linen)
@@ -319,6 +328,7 @@ def main() -> None:
         *reduction_cases(sizes),
         *contraction_cases(arguments.quick),
         *factorization_cases(),
+        *fourier_cases(),
         *training_cases(),
         *network_cases(),
         *([] if arguments.quick else network_cases(larger_networks())),

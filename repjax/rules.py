@@ -15,6 +15,8 @@ from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.interpret import (
+    COMPLEX,
+    RULES,
     Context,
     RefusedError,
     bind_exact,
@@ -138,6 +140,9 @@ def device_put(context: Context, operands, params):
     if not any(map(is_explicit, params["devices"])):
         return bind_exact(context, operands, params)
     return [_constrained(*pair) for pair in zip(operands, params["devices"], strict=True)]
+
+
+COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_put")})
 
 
 # --- control flow ---------------------------------------------------------------------
