@@ -122,7 +122,7 @@ def transform(x: Pair, sign: int) -> Pair:
 def _by_matrix(x: Pair, sign: int) -> Pair:
     (real, imaginary), n = x, x[0].shape[-1]
     terms = real if imaginary is None else jnp.concatenate([real, imaginary], -1)
-    y = jnp.dot(terms, _matrix(n, sign)[: terms.shape[-1]])
+    y = jnp.dot(terms, _matrix(n, sign)[: terms.shape[-1]], precision=lax.Precision.HIGHEST)
     return y[..., :n], y[..., n:]
 
 
