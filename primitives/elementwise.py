@@ -180,14 +180,12 @@ class Chain:
                 for names in self.names.of[variable]
             )
 
-        def evaluate(*operands):
-            environment = dict(zip(self.invars, operands, strict=True))
-            for equation in self.eqns:
-                sizes = {k: shape(equation.outvars[0]) for k in _SHAPES if k in equation.params}
-                run(equation.replace(params={**equation.params, **sizes}), environment)
-            return [environment[v] for v in self.outvars]
+        def of_part(equation):
+            sizes = {k: shape(equation.outvars[0]) for k in _SHAPES if k in equation.params}
+            return equation.replace(params={**equation.params, **sizes})
 
-        jaxpr, _ = open_jaxpr(jax.make_jaxpr(evaluate)(*map(struct_of, operands)))
+        of_parts = dataclasses.replace(self, eqns=tuple(map(of_part, self.eqns)))
+        jaxpr, _ = open_jaxpr(jax.make_jaxpr(of_parts.evaluate)(*map(struct_of, operands)))
         ours = {"eqns": jaxpr.eqns, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
         return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
 

@@ -143,8 +143,7 @@ def _by_convolution(x: Pair, sign: int) -> Pair:
     chirp = _chirp(n, sign)
     size = 1 << (2 * n - 2).bit_length()
     zeros = np.zeros(size - 2 * n + 1, np.float32)
-    inverse = chirp[0], np.float32(0) - chirp[1]
-    around = _each(lambda a: jnp.asarray(np.concatenate([a, zeros, a[:0:-1]])), inverse)
+    around = [jnp.asarray(np.concatenate([a, zeros, a[:0:-1]])) for a in _chirp(n, -sign)]
     padding = [(0, 0)] * (x[0].ndim - 1) + [(0, size - n)]
     x = _each(lambda a: jnp.pad(a, padding), multiply(x, chirp))
     x = transform(multiply(transform(x, -1), transform(around, -1)), 1)

@@ -264,7 +264,7 @@ def _find_rule(context: Context, equation) -> Rule | None:
 def _without_shardings(params: dict[str, Any]) -> dict[str, Any]:
     """The params without shardings over explicit axes, which no type has here."""
     names = [name for name in ("sharding", "out_sharding") if is_explicit(params.get(name))]
-    return {**params, **dict.fromkeys(names)}
+    return {**params, **dict.fromkeys(names)} if names else params
 
 
 def _find_complex_rule(context: Context, name: str, avals) -> Rule | None:
@@ -410,8 +410,8 @@ def struct(aval) -> jax.ShapeDtypeStruct:
 
 def sharded_struct(aval) -> jax.ShapeDtypeStruct:
     """The same, with the sharding that an explicit mesh has in types."""
-    sharding = aval.sharding if is_explicit(aval.sharding) else None
-    return struct(aval).update(sharding=sharding)
+    result = struct(aval)
+    return result.update(sharding=aval.sharding) if is_explicit(aval.sharding) else result
 
 
 def struct_of(x) -> jax.ShapeDtypeStruct:

@@ -44,6 +44,11 @@ class Axes:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     takes_long: bool = False
 
+    @property
+    def arrays(self) -> list[Sequence[str]]:
+        """Of all arrays, the operands first."""
+        return [*self.operands, *self.results]
+
     def rule(self) -> str:
         """As JAX writes it."""
 
@@ -56,11 +61,11 @@ class Axes:
 
     def hidden_sizes(self) -> dict[str, int]:
         """Of the names that no axis has for itself."""
-        axes = [axis for array in (*self.operands, *self.results) for axis in array]
+        axes = [axis for array in self.arrays for axis in array]
         return {n: self.sizes[n] for axis in axes for n in axis.split() if n not in axes}
 
 
-def _splits(names: Axes, mesh, every, arrays) -> dict[str, tuple[str, ...]]:
+def _splits(names: Axes, mesh, arrays) -> dict[str, tuple[str, ...]]:
     """The axes of the mesh that axes are split over: those of the arrays, where they can be.
 
     Where an axis is split that has to be whole, the devices would all compute the same.  If that
@@ -69,7 +74,7 @@ def _splits(names: Axes, mesh, every, arrays) -> dict[str, tuple[str, ...]]:
     splits: dict[str, tuple[str, ...]] = {}
     #: Names that occur together, which cannot be split over the same.
     together: dict[str, set[str]] = {}
-    for of_array in every:
+    for of_array in names.arrays:
         named = {name for axis in of_array for name in axis.split()}
         joined = named.union(*(together.get(name, ()) for name in named))
         together.update(dict.fromkeys(joined, joined))
@@ -86,7 +91,7 @@ def _splits(names: Axes, mesh, every, arrays) -> dict[str, tuple[str, ...]]:
 
     found = [
         (named.split()[0], size, (over,) if isinstance(over, str) else tuple(over))
-        for of_array, x in zip(every, arrays, strict=True)
+        for of_array, x in zip(names.arrays, arrays, strict=True)
         for named, over, size in zip(of_array, x.sharding.spec, x.shape, strict=False)
         if over
     ]
@@ -116,7 +121,6 @@ def partitioned(
 
     def in_parts(*operands, **params):
         names = axes(*operands, **params)
-        every = [*names.operands, *names.results]
 
         def local(mesh, function, *operands):
             with jax.enable_x64(True), jax.sharding.use_abstract_mesh(mesh):
@@ -127,13 +131,13 @@ def partitioned(
             arrays = [*operands, *results]
             splits: dict[str, tuple[str, ...]] = {}
             if all(isinstance(x.sharding, NamedSharding) for x in arrays):
-                splits = _splits(names, mesh, every, arrays)
+                splits = _splits(names, mesh, arrays)
             else:  # of several meshes
                 devices = sorted(arrays[0].sharding.device_set, key=lambda d: d.id)
                 mesh = Mesh(np.array(devices), ("all",))
             parts = [
                 NamedSharding(mesh, PartitionSpec(*(splits.get(a.split()[0]) for a in of_array)))
-                for of_array in every
+                for of_array in names.arrays
             ]
             over: dict[str, tuple[str, ...]] = dict.fromkeys(names.across.values(), ())
             for name, what in names.across.items():
