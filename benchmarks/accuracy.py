@@ -1,10 +1,11 @@
 """How accurate repjax and plain JAX are: the tables of ``docs/accuracy.md``.
 
-    python benchmarks/accuracy.py [FUNCTION ...] [--sample N] [--certificates] [--write FILE]
+    python benchmarks/accuracy.py [FUNCTION ...] [--sample N] [--only TABLE ...] [--write FILE]
 
 Both are compiled for two instruction sets, given the same evenly spaced inputs and compared
-with the oracle of ``python -m repjax prove``.  Prints two Markdown tables, certificates and
-measurements; --write puts them into a file, between its ``<!-- table -->`` marks.
+with the oracle of ``python -m repjax prove``.  Eigenvalues and singular values are compared with
+those in float64.  Prints three Markdown tables: certificates, functions and spectra; --write puts
+them into a file, between its ``<!-- table -->`` marks.
 """
 
 from __future__ import annotations
@@ -125,6 +126,62 @@ def certificates():
         yield f"| `{name}` | {where} | {mpfr:,} | {error:.2f} | {digests} |"
 
 
+def spectra():
+    """The lines of the third table."""
+    names = ("largest error of a value", "of the vectors' products", "of the decomposition")
+    yield f"| matrix | {' | '.join(f'repjax: {n} | plain JAX: {n}' for n in names)} |"
+    yield "|---|" + "--:|" * 6
+    for n in (16, 64, 256):
+        for label, decompose, a in matrices(n):
+            pairs = zip(
+                *(errors(f, a) for f in (repjax.reproducible(decompose), jax.jit(decompose))),
+                strict=True,
+            )
+            cells = [f"{x:.2f}" for pair in pairs for x in pair]
+            yield f"| {label}, {n}x{n} | {' | '.join(cells)} |"
+
+
+def matrices(n: int):
+    """Labels, decompositions into (left vectors, values, right ones), and matrices."""
+    random = np.random.default_rng(n)
+    x = random.standard_normal((n, n))
+    q, _ = np.linalg.qr(x)
+    powers = 10.0 ** -np.linspace(0, 8, n)
+
+    def eigh(a):
+        values, vectors = jax.numpy.linalg.eigh(a)
+        return vectors, values, vectors.T
+
+    def svd(a):
+        return jax.numpy.linalg.svd(a, full_matrices=False)
+
+    for label, decompose, a in [
+        ("eigenvalues: symmetric", eigh, x + x.T),
+        ("of a Gram matrix", eigh, x.T @ x / n),
+        ("1 and 2, each n / 2 times", eigh, (q * (1.0 + np.arange(n) % 2)) @ q.T),
+        ("singular values: normal", svd, x),
+        ("rows from 1 to 1e-8", svd, powers[:, None] * x),
+        ("of half the rank", svd, x[:, : n // 2] @ x[: n // 2]),
+    ]:
+        a = a.astype(np.float32)
+        yield label, decompose, np.tril(a) + np.tril(a, -1).T if decompose is eigh else a
+
+
+def errors(decompose, a) -> list[float]:
+    """Largest errors, in units of 2**-24 and, but those of the vectors, of the largest value."""
+    left, values, right = (np.asarray(x).astype(np.float64) for x in decompose(a))
+    wide = a.astype(np.float64)
+    if np.array_equal(left, right.T):
+        exact = np.linalg.eigvalsh(wide)
+    else:
+        exact = np.linalg.svd(wide, compute_uv=False)
+    scale = np.abs(exact).max()
+    unit = np.eye(len(values))
+    products = max(np.abs(v - unit).max() for v in (left.T @ left, right @ right.T))
+    rest = np.linalg.norm(left * values @ right - wide, 2)
+    return [x * 2.0**24 for x in (np.abs(values - exact).max() / scale, products, rest / scale)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("functions", nargs="*", help="default: all")
@@ -132,13 +189,18 @@ def main() -> None:
         "--sample", type=int, default=2**26, help="about how many inputs (default: %(default)s)"
     )
     parser.add_argument("--write", type=pathlib.Path, help="a file to put the tables into")
-    parser.add_argument("--certificates", action="store_true", help="only the first table")
+    parser.add_argument("--only", nargs="+", choices=("certificates", "functions", "spectra"))
     arguments = parser.parse_args()
     names = arguments.functions or prove.available()
-    tables = [certificates()]
-    if not arguments.certificates:
-        tables.append(measurements(names, prove.make_walk(sample=arguments.sample)))
-    for i, lines in enumerate(tables):
+    walk = prove.make_walk(sample=arguments.sample)
+    tables = {
+        "certificates": certificates(),
+        "functions": measurements(names, walk),
+        "spectra": spectra(),
+    }
+    for i, (kind, lines) in enumerate(tables.items()):
+        if arguments.only and kind not in arguments.only:
+            continue
         table = []
         for line in lines:
             print(line, flush=True)
@@ -151,9 +213,9 @@ def main() -> None:
 def write(path: pathlib.Path, i: int, table: str) -> None:
     """Put a table between the two marks of number ``i`` of a file."""
     parts = path.read_text().split(MARK)
-    if len(parts) != 5:
+    if len(parts) != 7:
         sys.exit(
-            f"{path}: expected 4 marks {MARK}, received {len(parts) - 1}; see docs/accuracy.md"
+            f"{path}: expected 6 marks {MARK}, received {len(parts) - 1}; see docs/accuracy.md"
         )
     parts[2 * i + 1] = f"\n\n{table}\n\n"
     path.write_text(MARK.join(parts))

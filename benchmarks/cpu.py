@@ -104,6 +104,8 @@ def factorization_cases(n=256):
     yield f"Cholesky [{n}x{n}]", jax.numpy.linalg.cholesky, (positive,)
     yield f"LU [{n}x{n}]", lax.linalg.lu, (a,)
     yield f"QR [{n}x{n}]", jax.numpy.linalg.qr, (a,)
+    yield f"eigh [{n}x{n}]", jax.numpy.linalg.eigh, (positive,)
+    yield f"SVD [{n}x{n}]", jax.numpy.linalg.svd, (a,)
     yield f"solve [{n}x{n}]", jax.numpy.linalg.solve, (a, values((n, 16), 1))
     yield f"dot [{n * n}]", jax.numpy.vdot, (values((n * n,), 2), values((n * n,), 3))
 

@@ -18,6 +18,7 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     reduce,
     refused,
     scatter,
+    spectral,
 )
 
 #: The version of the contract (docs/numerics.md) that the bits obey.

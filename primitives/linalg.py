@@ -13,53 +13,16 @@ computations", sections 3.1, 3.4, 4.2 and 5.2).  Arrays are float32 ``[..., m, n
 from __future__ import annotations
 
 import functools
-import math
 
 import jax
 import numpy as np
 from jax import lax
 from jax.extend.core import primitives as stock
 
-from repjax.primitives import canonical, native
+from repjax.primitives import canonical, matrices
 from repjax.primitives.arithmetic import div, mul, neg, plain_rule, require_format, sqrt_p, sub
-from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, rule
 from repjax.primitives.reduce import order, sums
-
-# --- matrices ---------------------------------------------------------------------------
-
-
-def _flat(x, rank: int = 2):
-    """``x`` with its leading dimensions made one."""
-    return lax.reshape(x, [math.prod(x.shape[: x.ndim - rank]), *x.shape[x.ndim - rank :]])
-
-
-def _like(x, leading):
-    return lax.reshape(x, [*leading, *x.shape[1:]])
-
-
-def _transpose(x):
-    return lax.transpose(x, [0, 2, 1])
-
-
-def _spread(x, shape):
-    return lax.broadcast_in_dim(x, shape, range(len(shape)))
-
-
-def _row(a, k):
-    return lax.dynamic_slice_in_dim(a, k, 1, 1)
-
-
-def _column(a, k):
-    return lax.dynamic_slice_in_dim(a, k, 1, 2)
-
-
-def _rows(a):
-    return lax.broadcasted_iota(np.int32, a.shape, 1)
-
-
-def _columns(a):
-    return lax.broadcasted_iota(np.int32, a.shape, 2)
 
 
 def _zero_unless(condition, x):
@@ -68,7 +31,7 @@ def _zero_unless(condition, x):
 
 def _outer(column, row):
     shape = (*column.shape[:2], row.shape[2])
-    return mul(_spread(column, shape), _spread(row, shape))
+    return mul(matrices.spread(column, shape), matrices.spread(row, shape))
 
 
 def _loop(n, step, state):
@@ -93,13 +56,13 @@ def _triangular_solve(
     """X of ``op(A) X = B``, or of ``X op(A) = B``; the other triangle of A is not read."""
     del conjugate_a
     leading = b.shape[:-2]
-    a, b = _flat(a), _flat(b)
+    a, b = matrices.flat(a), matrices.flat(b)
     if not left_side:
-        b = _transpose(b)
+        b = matrices.transpose(b)
     if transpose_a == left_side:
-        a, lower = _transpose(a), not lower
+        a, lower = matrices.transpose(a), not lower
     x = (substitute or _substitute)(a, b, lower, unit_diagonal) if b.size else b
-    return _like(x if left_side else _transpose(x), leading)
+    return matrices.like(x if left_side else matrices.transpose(x), leading)
 
 
 def _substitute(a, b, lower: bool, unit_diagonal: bool):
@@ -111,13 +74,13 @@ def _substitute(a, b, lower: bool, unit_diagonal: bool):
 
     def step(j, b):
         k = j if lower else np.int32(n - 1) - j
-        column, x = _column(a, k), _row(b, k)
+        column, x = matrices.column(a, k), matrices.row(b, k)
         if not unit_diagonal:
-            x = div(x, _spread(_row(column, k), x.shape))
-        rows = _rows(b)
+            x = div(x, matrices.spread(matrices.row(column, k), x.shape))
+        rows = matrices.rows(b)
         left = (rows > k) if lower else (rows < k)
         b = lax.select(left, sub(b, _outer(column, x)), b)
-        return lax.select((rows == k), _spread(x, b.shape), b)
+        return lax.select((rows == k), matrices.spread(x, b.shape), b)
 
     return _loop(n, step, b)
 
@@ -137,34 +100,36 @@ def _substitute_by_kernel(a, b, lower: bool, unit_diagonal: bool):
 
 def _cholesky(a):
     """The lower factor, of the lower triangle; all NaN if a pivot is not positive."""
-    leading, a = a.shape[:-2], _flat(a)
+    leading, a = a.shape[:-2], matrices.flat(a)
 
     def step(k, state):
         a, positive = state
-        column = _column(a, k)
-        pivot = _row(column, k)
+        column = matrices.column(a, k)
+        pivot = matrices.row(column, k)
         positive = positive & lax.gt(pivot, lax.full_like(pivot, 0))
         root = sqrt_p.bind(pivot)
-        rows = _rows(column)
+        rows = matrices.rows(column)
         column = lax.select(
-            (rows == k), _spread(root, column.shape), div(column, _spread(root, column.shape))
+            (rows == k),
+            matrices.spread(root, column.shape),
+            div(column, matrices.spread(root, column.shape)),
         )
         column = _zero_unless((rows >= k), column)
-        rest = sub(a, _outer(column, _transpose(column)))
-        a = lax.select((_columns(a) > k), rest, a)
+        rest = sub(a, _outer(column, matrices.transpose(column)))
+        a = lax.select((matrices.columns(a) > k), rest, a)
         return lax.dynamic_update_slice_in_dim(a, column, k, 2), positive
 
     start = a, lax.full((a.shape[0], 1, 1), True)
     factor, positive = _loop(a.shape[1], step, start) if a.size else start
-    factor = lax.select(_spread(positive, a.shape), factor, lax.full_like(a, np.nan))
-    return _like(factor, leading)
+    factor = lax.select(matrices.spread(positive, a.shape), factor, lax.full_like(a, np.nan))
+    return matrices.like(factor, leading)
 
 
 def _cholesky_by_kernel(a):
-    flat = _flat(a)
+    flat = matrices.flat(a)
     result = jax.ShapeDtypeStruct(flat.shape, a.dtype)
     call = jax.ffi.ffi_call("repjax_cholesky", result, input_output_aliases={0: 0})
-    return _like(call(flat), a.shape[:-2])
+    return matrices.like(call(flat), a.shape[:-2])
 
 
 # --- LU ---------------------------------------------------------------------------------
@@ -172,15 +137,15 @@ def _cholesky_by_kernel(a):
 
 def _swap(x, k, i):
     """Rows k and i[batch] of ``x[batch, rows, columns]`` exchanged."""
-    rows = _rows(x)
-    at = _spread(lax.reshape(i, [i.size, 1, 1]), x.shape)
-    first = _spread(_row(x, k), x.shape)
+    rows = matrices.rows(x)
+    at = matrices.spread(lax.reshape(i, [i.size, 1, 1]), x.shape)
+    first = matrices.spread(matrices.row(x, k), x.shape)
     # One row of x is at i: the sum of its bits and of zeros.
     bits = lax.bitcast_convert_type(x, np.int32)
     second = lax.reduce_sum(_zero_unless(lax.eq(rows, at), bits), (1,))
     second = lax.bitcast_convert_type(lax.expand_dims(second, [1]), x.dtype)
     x = lax.select(lax.eq(rows, at), first, x)
-    return lax.select((rows == k), _spread(second, x.shape), x)
+    return lax.select((rows == k), matrices.spread(second, x.shape), x)
 
 
 def _lu(a):
@@ -189,7 +154,7 @@ def _lu(a):
     The pivot of column k is the first of the largest magnitudes in the rows from k on, a NaN
     if there is one; where it is 0, the column stays as it is.
     """
-    leading, a = a.shape[:-2], _flat(a)
+    leading, a = a.shape[:-2], matrices.flat(a)
     batch, m, n = a.shape
     count = min(m, n)
     permutation = lax.broadcasted_iota(np.int32, (batch, m, 1), 1)
@@ -197,34 +162,34 @@ def _lu(a):
 
     def step(k, state):
         a, pivots, permutation = state
-        column = _column(a, k)
+        column = matrices.column(a, k)
         keys = order.keys(lax.abs(column), True)
-        keys = lax.select((_rows(column) >= k), keys, lax.full_like(keys, order.IDENTITY))
+        keys = lax.select((matrices.rows(column) >= k), keys, lax.full_like(keys, order.IDENTITY))
         i = lax.argmax(lax.squeeze(keys, [2]), 1, np.int32)
         pivots = lax.dynamic_update_slice_in_dim(pivots, lax.expand_dims(i, [1]), k, 1)
         a, permutation = _swap(a, k, i), _swap(permutation, k, i)
 
-        column, row = _column(a, k), _row(a, k)
-        below = _rows(column) > k
-        pivot = _spread(_row(column, k), column.shape)
+        column, row = matrices.column(a, k), matrices.row(a, k)
+        below = matrices.rows(column) > k
+        pivot = matrices.spread(matrices.row(column, k), column.shape)
         divided = below & lax.ne(pivot, lax.full_like(pivot, 0))
         column = lax.select(divided, div(column, pivot), column)
         rest = sub(a, _outer(column, row))
-        inside = (_rows(a) > k) & (_columns(a) > k)
+        inside = (matrices.rows(a) > k) & (matrices.columns(a) > k)
         a = lax.select(inside, rest, a)
         return lax.dynamic_update_slice_in_dim(a, column, k, 2), pivots, permutation
 
     state = a, pivots, permutation
     a, pivots, permutation = _loop(count, step, state) if a.size else state
     return [
-        _like(a, leading),
-        _like(pivots, leading),
-        _like(lax.squeeze(permutation, [2]), leading),
+        matrices.like(a, leading),
+        matrices.like(pivots, leading),
+        matrices.like(lax.squeeze(permutation, [2]), leading),
     ]
 
 
 def _lu_by_kernel(a):
-    leading, flat = a.shape[:-2], _flat(a)
+    leading, flat = a.shape[:-2], matrices.flat(a)
     batch, m, n = flat.shape
     results = [
         jax.ShapeDtypeStruct(flat.shape, a.dtype),
@@ -232,7 +197,7 @@ def _lu_by_kernel(a):
         jax.ShapeDtypeStruct((batch, m), np.int32),
     ]
     call = jax.ffi.ffi_call("repjax_lu", results, input_output_aliases={0: 0})
-    return [_like(x, leading) for x in call(flat)]
+    return [matrices.like(x, leading) for x in call(flat)]
 
 
 # --- QR ---------------------------------------------------------------------------------
@@ -257,14 +222,14 @@ def _all_zero(column):
 
 def _reflect(a, v, tau):
     """(I - tau v v^T) a: w = v^T a by the ``pairwise`` sum over all rows, a - (tau w) v."""
-    (w,) = sums.pairwise(sums.add, [mul(_spread(v, a.shape), a)], 1)
+    (w,) = sums.pairwise(sums.add, [mul(matrices.spread(v, a.shape), a)], 1)
     w = lax.expand_dims(w, [1])
-    return sub(a, _outer(v, mul(_spread(tau, w.shape), w)))
+    return sub(a, _outer(v, mul(matrices.spread(tau, w.shape), w)))
 
 
 def _with_one(column, k):
     """The reflector whose elements below row k are those of ``column``: 1 at k, 0 above."""
-    rows = _rows(column)
+    rows = matrices.rows(column)
     v = _zero_unless((rows > k), column)
     return lax.select((rows == k), lax.full_like(v, 1), v)
 
@@ -276,73 +241,73 @@ def _geqrf(a):
     that alpha has not (and is negative for 0) and the norm of the column from k on;
     tau = (beta - alpha) / beta; v = x / (alpha - beta).  Where x is 0, beta = alpha, tau = 0.
     """
-    leading, a = a.shape[:-2], _flat(a)
+    leading, a = a.shape[:-2], matrices.flat(a)
     batch, m, n = a.shape
     count = min(m, n)
     taus = lax.full((batch, count), 0, np.float32)
 
     def step(k, state):
         a, taus = state
-        column = _column(a, k)
-        rows = _rows(column)
-        alpha = _row(column, k)
+        column = matrices.column(a, k)
+        rows = matrices.rows(column)
+        alpha = matrices.row(column, k)
         below = _zero_unless((rows > k), column)
         nothing = _all_zero(below)
         norm = _length(_zero_unless((rows >= k), column))
         beta = lax.select(lax.lt(alpha, lax.full_like(alpha, 0)), norm, neg(norm))
         tau = lax.select(nothing, lax.full_like(beta, 0), div(sub(beta, alpha), beta))
-        scaled = div(below, _spread(sub(alpha, beta), below.shape))
-        below = lax.select(_spread(nothing, below.shape), below, scaled)
+        scaled = div(below, matrices.spread(sub(alpha, beta), below.shape))
+        below = lax.select(matrices.spread(nothing, below.shape), below, scaled)
         beta = lax.select(nothing, alpha, beta)
 
         reflected = _reflect(a, _with_one(below, k), tau)
-        inside = (_rows(a) >= k) & (_columns(a) > k)
-        a = lax.select(inside & _spread(lax.bitwise_not(nothing), a.shape), reflected, a)
+        inside = (matrices.rows(a) >= k) & (matrices.columns(a) > k)
+        a = lax.select(inside & matrices.spread(lax.bitwise_not(nothing), a.shape), reflected, a)
         column = lax.select((rows > k), below, column)
-        column = lax.select((rows == k), _spread(beta, column.shape), column)
+        column = lax.select((rows == k), matrices.spread(beta, column.shape), column)
         a = lax.dynamic_update_slice_in_dim(a, column, k, 2)
         return a, lax.dynamic_update_slice_in_dim(taus, lax.squeeze(tau, [2]), k, 1)
 
     a, taus = _loop(count, step, (a, taus)) if a.size else (a, taus)
-    return [_like(a, leading), _like(taus, leading)]
+    return [matrices.like(a, leading), matrices.like(taus, leading)]
 
 
 def _householder_product(a, taus):
     """The first columns of H[0] H[1] ...: of the identity, the last reflector comes first."""
     leading = a.shape[:-2]
-    a, taus = _flat(a), _flat(taus, 1)
-    identity = lax.convert_element_type(lax.eq(_rows(a), _columns(a)), np.float32)
+    a, taus = matrices.flat(a), matrices.flat(taus, 1)
+    identity = lax.convert_element_type(lax.eq(matrices.rows(a), matrices.columns(a)), np.float32)
     count = taus.shape[1]
 
     def step(j, q):
         k = np.int32(count - 1) - j
         tau = lax.expand_dims(lax.dynamic_slice_in_dim(taus, k, 1, 1), [2])
-        reflected = _reflect(q, _with_one(_column(a, k), k), tau)
-        inside = (_rows(q) >= k) & (_columns(q) >= k)
+        reflected = _reflect(q, _with_one(matrices.column(a, k), k), tau)
+        inside = (matrices.rows(q) >= k) & (matrices.columns(q) >= k)
         return lax.select(inside, reflected, q)
 
-    return _like(_loop(count, step, identity) if taus.size else identity, leading)
+    return matrices.like(_loop(count, step, identity) if taus.size else identity, leading)
 
 
 def _geqrf_by_kernel(a):
-    leading, flat = a.shape[:-2], _flat(a)
+    leading, flat = a.shape[:-2], matrices.flat(a)
     shapes = flat.shape, (len(flat), min(flat.shape[1:]))
     results = [jax.ShapeDtypeStruct(shape, a.dtype) for shape in shapes]
     call = jax.ffi.ffi_call("repjax_qr", results, input_output_aliases={0: 0})
-    return [_like(x, leading) for x in call(flat)]
+    return [matrices.like(x, leading) for x in call(flat)]
 
 
 def _householder_product_by_kernel(a, taus):
-    flat = _flat(a)
+    flat = matrices.flat(a)
     call = jax.ffi.ffi_call("repjax_householder_product", jax.ShapeDtypeStruct(flat.shape, a.dtype))
-    return _like(call(flat, _flat(taus, 1)), a.shape[:-2])
+    return matrices.like(call(flat, matrices.flat(taus, 1)), a.shape[:-2])
 
 
-def _qr(
+def qr(
     a,
     *,
-    pivoting,
     full_matrices,
+    pivoting=False,
     use_magma=None,
     factorize=_geqrf,
     multiply=_householder_product,
@@ -356,9 +321,9 @@ def _qr(
     reflectors = lax.slice_in_dim(factors, 0, k, axis=-1)
     spare = [(0, 0, 0)] * (a.ndim - 1) + [(0, columns - k, 0)]
     q = multiply(lax.pad(reflectors, np.float32(0), spare), taus)
-    r = _flat(lax.slice_in_dim(factors, 0, columns, axis=-2))
-    r = _zero_unless(lax.le(_rows(r), _columns(r)), r)
-    return [q, _like(r, leading)]
+    r = matrices.flat(lax.slice_in_dim(factors, 0, columns, axis=-2))
+    r = _zero_unless(lax.le(matrices.rows(r), matrices.columns(r)), r)
+    return [q, matrices.like(r, leading)]
 
 
 # --- primitives and rules ---------------------------------------------------------------
@@ -367,34 +332,26 @@ _linalg = lax.linalg
 _TRIANGULAR = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
 
 
-def _define(name, body, kernel, stock, **options):
-    def of_elements(*operands, **params):
-        return (kernel if all(x.size for x in operands) else body)(*operands, **params)
-
-    def on_cpu():
-        return of_elements if native.available() else None
-
-    return define(name, body, stock, on_cpu=on_cpu, on_one_device=True, **options)
-
-
-triangular_solve_p = _define(
+triangular_solve_p = matrices.define_with_kernel(
     "triangular_solve",
     _triangular_solve,
     functools.partial(_triangular_solve, substitute=_substitute_by_kernel),
     _linalg.triangular_solve,
 )
-cholesky_p = _define("cholesky", _cholesky, _cholesky_by_kernel, stock.cholesky_p.bind)
-lu_p = _define("lu", _lu, _lu_by_kernel, _linalg.lu, multiple_results=True)
-householder_product_p = _define(
+cholesky_p = matrices.define_with_kernel(
+    "cholesky", _cholesky, _cholesky_by_kernel, stock.cholesky_p.bind
+)
+lu_p = matrices.define_with_kernel("lu", _lu, _lu_by_kernel, _linalg.lu, multiple_results=True)
+householder_product_p = matrices.define_with_kernel(
     "householder_product",
     _householder_product,
     _householder_product_by_kernel,
     _linalg.householder_product,
 )
-_qr_by_kernel = functools.partial(
-    _qr, factorize=_geqrf_by_kernel, multiply=_householder_product_by_kernel
+qr_by_kernel = functools.partial(
+    qr, factorize=_geqrf_by_kernel, multiply=_householder_product_by_kernel
 )
-qr_p = _define("qr", _qr, _qr_by_kernel, stock.qr_p.bind, multiple_results=True)
+qr_p = matrices.define_with_kernel("qr", qr, qr_by_kernel, stock.qr_p.bind, multiple_results=True)
 
 plain_rule("triangular_solve", triangular_solve_p, keep=_TRIANGULAR)
 plain_rule("cholesky", cholesky_p)

@@ -27,6 +27,7 @@ _TARGETS = (
     "repjax_elementwise",
     "repjax_householder_product",
     "repjax_lu",
+    "repjax_orthogonalize",
     "repjax_qr",
     "repjax_reduce_sum",
     "repjax_rows",

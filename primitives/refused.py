@@ -20,7 +20,7 @@ _SPECIAL = "compute it outside repjax, or write its series in covered operations
 
 ADVICE.update(
     {
-        **dict.fromkeys(("eigh", "eig", "svd", "schur", "hessenberg", "tridiagonal"), _EIGEN),
+        **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), _EIGEN),
         **dict.fromkeys(("pure_callback", "io_callback"), _HOST),
         **dict.fromkeys(
             ("ffi_call", "pallas_call", "tpu_custom_call", "custom_partitioning"), _FOREIGN

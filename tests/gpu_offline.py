@@ -357,12 +357,14 @@ class Kernel(NamedTuple):
 
 def _symbols(text: str) -> Iterator[tuple[str, tuple[str, int, int, bytes]]]:
     pattern = (
-        r"\.(global|const|shared|local)\s+(?:\.align\s+(\d+)\s+)?\.[bu]8\s+([\w$.]+)"
-        r"\[(\d*)\](?:\s*=\s*\{([^}]*)\})?"
+        r"\.(global|const|shared|local)\s+(?:\.align\s+(\d+)\s+)?\.[bu](\d+)\s+([\w$.]+)"
+        r"(\[\d*\])?(?:\s*=\s*\{([^}]*)\})?"
     )
-    for space, align, name, size, data in re.findall(pattern, text):
-        initial = bytes(int(x, 0) & 255 for x in data.split(",")) if data else b""
-        size = max(int(size or 0), len(initial))
+    for space, align, bits, name, count, data in re.findall(pattern, text):
+        element = int(bits) // 8
+        values = [int(x, 0) % 2 ** int(bits) for x in data.split(",")] if data else []
+        initial = b"".join(x.to_bytes(element, "little") for x in values)
+        size = max((int(count.strip("[]") or 0) if count else 1) * element, len(initial))
         yield name, (space.replace("const", "global"), int(align or 1), size, initial)
 
 

@@ -33,6 +33,10 @@ SLOW = {
     *(f"jax.scipy.special.{name}" for name in ("beta", "betaln", "comb", "exp1", "expi", "expn")),
     *(f"jax.scipy.special.{name}" for name in ("fresnel", "hyp1f1", "hyp2f1", "poch")),
 }
+#: The signs of their vectors are nobody's.
+VECTORS = {
+    f"{module}.{name}" for module in ("jnp.linalg", "jax.scipy.linalg") for name in ("eigh", "svd")
+}
 SIZE = 30
 GROUPS = [COVERED[i : i + SIZE] for i in range(0, len(COVERED), SIZE)]
 groups = pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
@@ -89,7 +93,8 @@ def test_bits_and_values(names):
             assert _digest(result) == digests[name], name
         for x, y in zip(jax.tree.leaves(result), jax.tree.leaves(other), strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape), name
-            assert _distance(np.asarray(x), np.asarray(y)) <= 128, name
+            x, y = (np.abs(v) if name in VECTORS else np.asarray(v) for v in (x, y))
+            assert _distance(x, y) <= 128, name
 
 
 def _digest(result) -> str:

@@ -261,18 +261,27 @@ KERNELS = {
 }
 
 
-def by_kernel(function, *operands):
+def kernel_of(function, *operands):
+    """The program of the kernel, for operands of these types."""
     lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*operands)
     assert "custom_call @repjax_" in lowered.as_text()
-    return lowered.compile()(*operands)
+    return lowered.compile()
 
 
-def by_body(function, *operands):
+def body_of(function, *operands):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "available", lambda: False)
         lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*operands)
     assert "custom_call @repjax_" not in lowered.as_text()
-    return lowered.compile()(*operands)
+    return lowered.compile()
+
+
+def by_kernel(function, *operands):
+    return kernel_of(function, *operands)(*operands)
+
+
+def by_body(function, *operands):
+    return body_of(function, *operands)(*operands)
 
 
 with_a_kernel = pytest.mark.skipif(
@@ -285,13 +294,16 @@ with_a_kernel = pytest.mark.skipif(
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("shape", [(1, 1), (17, 17), (7, 33, 33), (64, 64), (150, 150)], ids=str)
 def test_kernels(name, shape):
-    function = KERNELS[name]
-    for data in (positive_definite, *DATA):
-        x = data(shape, 1)
-        expected = by_body(function, x)
+    check_kernel(KERNELS[name], [data(shape, 1) for data in (positive_definite, *DATA)])
+
+
+def check_kernel(function, operands):
+    """The kernel of each instruction set against the body."""
+    kernel, body = (compiled(function, operands[0]) for compiled in (kernel_of, body_of))
+    for i, x in enumerate(operands):
+        expected = body(x)
         for instruction_set in each_instruction_set():
-            actual = by_kernel(function, x)
-            assert_same_bits(actual, expected, f"{data.__name__}, {instruction_set}")
+            assert_same_bits(kernel(x), expected, f"operand {i}, {instruction_set}")
 
 
 @with_a_kernel

@@ -106,9 +106,11 @@ namespace integers {
 constexpr int kLanes = 8, kVectors = 4;
 #include "integers.h"
 #include "grids.h"
+#include "rotations.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
 static inline Vector widen(const float* x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+static inline Vector root(Vector x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
 }  // namespace integers
 }  // namespace avx512
 #if defined(__clang__)
@@ -175,9 +177,11 @@ namespace integers {
 constexpr int kLanes = 4, kVectors = 2;
 #include "integers.h"
 #include "grids.h"
+#include "rotations.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
 static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
 static inline Vector widen(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+static inline Vector root(Vector x) { return _mm256_sqrt_pd(x); }
 }  // namespace integers
 }  // namespace avx2
 #if defined(__clang__)
@@ -209,9 +213,11 @@ namespace integers {
 constexpr int kLanes = 2, kVectors = 4;
 #include "integers.h"
 #include "grids.h"
+#include "rotations.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
 static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
 static inline Vector widen(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
+static inline Vector root(Vector x) { return vsqrtq_f64(x); }
 }  // namespace integers
 }  // namespace neon
 
@@ -252,15 +258,18 @@ namespace integers {
 constexpr int kLanes = 2, kVectors = 2;
 #include "integers.h"
 #include "grids.h"
+#include "rotations.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
 static inline Vector broadcast(double x) { return Vector{x, x}; }
 static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
+static inline Vector root(Vector x) { return Vector{std::sqrt(x[0]), std::sqrt(x[1])}; }
 }  // namespace integers
 }  // namespace plain
 
 #define REPJAX_OF(set)                                                                     \
   set::floats::kChains, set::integers::kProducts, set::floats::kSums, set::integers::kGrids, \
-      set::floats::kElementwise, set::floats::add_updates, set::floats::kLinalg
+      set::floats::kElementwise, set::floats::add_updates, set::floats::kLinalg,           \
+      set::integers::kRotations
 #if defined(__x86_64__)
 const InstructionSet kAvx512 = {"AVX512", REPJAX_OF(avx512)};
 const InstructionSet kAvx512Vnni = {"AVX512_VNNI",

@@ -175,6 +175,26 @@ struct Linalg {
   void (*multiply)(const float* x, int64_t count, float by, float* to);
 };
 
+// Rows of float64, filled up to vectors.
+struct RotatedRows {
+  double* x;
+  double* squares;
+  int64_t of_length, of_row;  // vectors of the elements that are to be orthogonal, and of all
+  double square_of_tolerance;
+  double* partial;  // of half the length
+};
+
+struct Pair {
+  int32_t first, second;
+};
+
+// rotations.h.
+struct Rotations {
+  int64_t lanes;
+  double (*dot)(const double* x, const double* y, int64_t vectors, double* partial);
+  bool (*rotate)(const RotatedRows& rows, const Pair* pairs, int64_t count);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains& floats;
@@ -184,6 +204,7 @@ struct InstructionSet {
   const Elementwise& elementwise;
   AddUpdates* add_updates;
   const Linalg& linalg;
+  const Rotations& rotations;
   // For up to 22 bits, and for more.
   const Products<int16_t>* words[2] = {};
   const Products<int8_t>* digits[2] = {};

@@ -4,9 +4,8 @@
 // Columns are taken in panels, so that the rest of a matrix is read once for many terms.  Results
 // are where the operands were.
 
-#include "ieee.h"
 #include "instruction_sets.h"
-#include "threads.h"
+#include "matrices.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,30 +20,9 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kThread = 1 << 15;  // terms that are worth a thread
 constexpr int64_t kPanel = 32;        // columns of a panel
 constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
 constexpr int64_t kColumns = 64;      // of unknowns, or of what is reflected, that are a task
-
-// Calls task(i) for i in [0, tasks), which are so many terms; without a pool in this thread.
-template <class Task>
-void run(ffi::ThreadPool* pool, int64_t tasks, double terms, Task task) {
-  in_parallel(pool, pool ? useful_threads(pool, terms, kThread) : 1, tasks, [=](int64_t i) {
-    const IeeeArithmetic ieee;
-    task(i);
-  });
-}
-
-// Calls matrix(i, pool) for each matrix: in parallel, or each with the pool.
-template <class Matrix>
-void each(ffi::ThreadPool* pool, int64_t count, double terms, Matrix matrix) {
-  if (count < pool->num_threads()) {
-    const IeeeArithmetic ieee;
-    for (int64_t i = 0; i < count; ++i) matrix(i, pool);
-  } else {
-    run(pool, count, terms * count, [=](int64_t i) { matrix(i, nullptr); });
-  }
-}
 
 // Columns of x, whose rows are m elements apart, become the solution of a x = them; a is lower
 // triangular.

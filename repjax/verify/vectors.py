@@ -389,6 +389,16 @@ def _linear_algebra(pick) -> Iterator[Case]:
 
     yield Case("linear algebra", factors, (a, b))
 
+    def spectra(a, b):
+        singular = a.at[:, :, 0].set(0)
+        return {
+            "eigh": jnp.linalg.eigh(a),
+            "svd": jnp.linalg.svd(singular, full_matrices=False),
+            "svd, full matrices": jnp.linalg.svd(b),
+        }
+
+    yield Case("eigenvalues and singular values", spectra, (a, b))
+
 
 # --- programs ---------------------------------------------------------------------------
 

@@ -1,0 +1,58 @@
+"""Matrices ``[batch, m, n]``, for which linear algebra is written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jax import lax
+
+from repjax.primitives import native
+from repjax.primitives.define import define
+
+
+def flat(x, rank: int = 2):
+    """``x`` with its leading dimensions made one."""
+    return lax.reshape(x, [math.prod(x.shape[: x.ndim - rank]), *x.shape[x.ndim - rank :]])
+
+
+def like(x, leading):
+    """``x`` with its first dimension made the leading ones again."""
+    return lax.reshape(x, [*leading, *x.shape[1:]])
+
+
+def transpose(x):
+    return lax.transpose(x, [0, 2, 1])
+
+
+def spread(x, shape):
+    return lax.broadcast_in_dim(x, shape, range(len(shape)))
+
+
+def row(a, k):
+    return lax.dynamic_slice_in_dim(a, k, 1, 1)
+
+
+def column(a, k):
+    return lax.dynamic_slice_in_dim(a, k, 1, 2)
+
+
+def rows(a):
+    """The row that each element is in."""
+    return lax.broadcasted_iota(np.int32, a.shape, 1)
+
+
+def columns(a):
+    return lax.broadcasted_iota(np.int32, a.shape, 2)
+
+
+def define_with_kernel(name, body, kernel, stock, **options):
+    """The primitive of a body; ``kernel``, for matrices that are not empty, calls the C++ one."""
+
+    def of_elements(*operands, **params):
+        return (kernel if all(x.size for x in operands) else body)(*operands, **params)
+
+    def on_cpu():
+        return of_elements if native.available() else None
+
+    return define(name, body, stock, on_cpu=on_cpu, on_one_device=True, **options)
