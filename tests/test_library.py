@@ -94,7 +94,7 @@ def test_bits_and_values(names):
         for x, y in zip(jax.tree.leaves(result), jax.tree.leaves(other), strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape), name
             x, y = (np.abs(v) if name in VECTORS else np.asarray(v) for v in (x, y))
-            assert _distance(x, y) <= 128, name
+            assert _distance(x, y) <= 256, name
 
 
 def _digest(result) -> str:
