@@ -18,6 +18,7 @@ from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
     reduce,
     refused,
     scatter,
+    special,
     spectral,
 )
 

@@ -119,6 +119,11 @@ def flush(x):
     return from_bits(_zero_where(lax.lt(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
 
 
+def product(x, y):
+    """``x * y``, guarded: rounded by itself, where the compiler could fuse it with a sum."""
+    return guard(x * y)
+
+
 def canonicalize(x):
     """The canonical value of any bit pattern: :func:`flush`, and one NaN."""
     f = format_of(x)

@@ -38,6 +38,7 @@ from repjax.primitives.interpret import (
     Context,
     interpret_function,
     sharded_struct,
+    staged,
     struct,
     struct_of,
 )
@@ -188,7 +189,7 @@ def lower_body(ctx, function, *args, multiple_results: bool, **params):
     """Lower a function on arrays, inside which 64-bit types are enabled."""
     # It knows nothing of shardings, which an explicit mesh would have in its types.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), staged():
         ctx = ctx if not ctx.dim_var_values else _with_wide_index(ctx)
         return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 

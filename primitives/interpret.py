@@ -20,12 +20,15 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src.config import eager_constant_folding
 from jax.extend.core import Literal
+from jax.interpreters import mlir
 
 #: The orders of sums and those of matrix products and convolutions; the first is the default.
 ACCUMULATIONS = ("pairwise", "sequential", "order_independent")
@@ -121,9 +124,7 @@ def program(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function):
         @rule(*names, structural=True)
         def interpreted(context, operands, params):
-            call = functools.partial(function, **params)
-            results = interpret_function(context, call, operands)
-            return results if context.equation.primitive.multiple_results else results[0]
+            return _interpreted(function, context, operands, params)
 
         return function
 
@@ -245,6 +246,10 @@ def _find_rule(context: Context, equation) -> Rule | None:
         return None
     if name in STRUCTURAL:
         return RULES[name]
+    if (function := _function_of(equation.primitive)) is not None:
+        if context.differentiable:
+            raise RefusedError(f"{name} {_NOT_DIFFERENTIABLE}")
+        return functools.partial(_interpreted, function)
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if any(map(is_complex, avals)):
         return _find_complex_rule(context, name, avals)
@@ -261,6 +266,33 @@ def _find_rule(context: Context, equation) -> Rule | None:
     return RULES[name]
 
 
+_NOT_DIFFERENTIABLE = (
+    "inside an explicit repjax function would lose its derivative; use repjax.reproducible or the "
+    "global switch, which are applied after autodiff"
+)
+
+
+def _function_of(primitive) -> Callable[..., Any] | None:
+    """What a primitive without a rule is on every platform, if that is a function in JAX.
+
+    So are some of JAX's (``igamma``) and most of those that other libraries define, by
+    ``mlir.lower_fun``, which has no other record of the function than its closure.
+    """
+    name = primitive.name
+    if name in RULES or name in EXACT or name in EXACT_ON_INTEGERS or name in COMPLEX:
+        return None
+    entry = mlir._lowerings.get(primitive)
+    lowering = getattr(entry, "rule", entry)
+    if not getattr(lowering, "__qualname__", "").startswith("lower_fun.<locals>"):
+        return None
+    return inspect.getclosurevars(lowering).nonlocals.get("fun")
+
+
+def _interpreted(function, context: Context, operands, params):
+    results = interpret_function(context, functools.partial(function, **params), operands)
+    return results if context.equation.primitive.multiple_results else results[0]
+
+
 def _without_shardings(params: dict[str, Any]) -> dict[str, Any]:
     """The params without shardings over explicit axes, which no type has here."""
     names = [name for name in ("sharding", "out_sharding") if is_explicit(params.get(name))]
@@ -273,11 +305,7 @@ def _find_complex_rule(context: Context, name: str, avals) -> Rule | None:
             f"{name} expected complex64, received {wide[0]}; convert with .astype('complex64')"
         )
     if context.differentiable:
-        raise RefusedError(
-            f"{name} on complex numbers inside an explicit repjax function would lose its "
-            "derivative; use repjax.reproducible or the global switch, which are applied after "
-            "autodiff"
-        )
+        raise RefusedError(f"{name} on complex numbers {_NOT_DIFFERENTIABLE}")
     if name in COMPLEX:
         return COMPLEX[name]
     if name in EXACT and name not in COMPARING:
@@ -398,8 +426,15 @@ def interpret_closed(context: Context, jaxpr, operands) -> list[Any]:
 
 def interpret_function(context: Context, function, operands) -> list[Any]:
     """:func:`interpret` of a function of arrays, traced on the types of the operands."""
-    jaxpr = jax.make_jaxpr(function)(*map(struct_of, operands))
+    with staged():
+        jaxpr = jax.make_jaxpr(function)(*map(struct_of, operands))
     return interpret_closed(context, jaxpr, operands)
+
+
+def staged():
+    """Within the block operations on constants are traced too, as without the user's
+    ``jax.ensure_compile_time_eval``, which would run them there and then."""
+    return eager_constant_folding(False)
 
 
 def struct(aval) -> jax.ShapeDtypeStruct:

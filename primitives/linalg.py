@@ -17,6 +17,7 @@ import functools
 import jax
 import numpy as np
 from jax import lax
+from jax._src.lax.linalg import geqrf
 from jax.extend.core import primitives as stock
 
 from repjax.primitives import canonical, matrices
@@ -351,12 +352,16 @@ householder_product_p = matrices.define_with_kernel(
 qr_by_kernel = functools.partial(
     qr, factorize=_geqrf_by_kernel, multiply=_householder_product_by_kernel
 )
+geqrf_p = matrices.define_with_kernel(
+    "geqrf", _geqrf, _geqrf_by_kernel, geqrf, multiple_results=True
+)
 qr_p = matrices.define_with_kernel("qr", qr, qr_by_kernel, stock.qr_p.bind, multiple_results=True)
 
 plain_rule("triangular_solve", triangular_solve_p, keep=_TRIANGULAR)
 plain_rule("cholesky", cholesky_p)
 plain_rule("lu", lu_p)
 plain_rule("householder_product", householder_product_p)
+plain_rule("geqrf", geqrf_p)
 
 
 @rule("qr")

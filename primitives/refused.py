@@ -16,7 +16,6 @@ _HOST = (
 )
 _FOREIGN = "write it in jax.numpy or jax.lax operations, whose order is known"
 _GENERATOR = "draw with threefry: jax.random.key(seed, impl='threefry2x32')"
-_SPECIAL = "compute it outside repjax, or write its series in covered operations"
 
 ADVICE.update(
     {
@@ -26,22 +25,7 @@ ADVICE.update(
             ("ffi_call", "pallas_call", "tpu_custom_call", "custom_partitioning"), _FOREIGN
         ),
         **dict.fromkeys(("rng_bit_generator", "rng_uniform"), _GENERATOR),
-        **dict.fromkeys(
-            (
-                "igamma",
-                "igammac",
-                "igamma_grad_a",
-                "random_gamma_grad",
-                "regularized_incomplete_beta",
-                "polygamma",
-                "zeta",
-                "bessel_i0e",
-                "bessel_i1e",
-            ),
-            _SPECIAL,
-        ),
         "approx_top_k": "use jax.lax.top_k, which is exact",
-        "tridiagonal_solve": "use jax.numpy.linalg.solve on the dense matrix",
         "select_and_scatter": "use max or average pooling, whose gradients are covered",
     }
 )

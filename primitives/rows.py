@@ -46,7 +46,7 @@ from repjax.primitives.elementwise import (
     variables,
     view_of,
 )
-from repjax.primitives.interpret import PREFIX, struct_of
+from repjax.primitives.interpret import PREFIX, staged, struct_of
 from repjax.primitives.partition import Axes, partitioned
 from repjax.primitives.programs import function_of
 
@@ -613,7 +613,8 @@ def _lower(ctx, *operands, program: Rows, kernel=None):
         return lower_body(ctx, kernel, *operands, multiple_results=True, program=program)
     in_parts = kernel and is_for_several_devices(ctx) and program.has_parts
     function = _in_parts if in_parts else _equations
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, program=program)
+    with staged():
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, program=program)
 
 
 def _lower_for_gpu(ctx, *operands, program: Rows):

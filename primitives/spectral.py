@@ -35,10 +35,6 @@ _SWEEPS = 60
 _SMALLEST = 2.0**-200
 
 
-def _times(x, y):
-    return canonical.guard(x * y)
-
-
 def _sum(x):
     """The ``pairwise`` sum in float64 over the last axis, which stays."""
     (total,) = sums.pairwise(lambda xs, ys: [xs[0] + ys[0]], [x], x.ndim - 1)
@@ -46,7 +42,7 @@ def _sum(x):
 
 
 def _squares(x):
-    return _sum(_times(x, x))
+    return _sum(canonical.product(x, x))
 
 
 def _snap(x):
@@ -87,16 +83,16 @@ def _rotate(x, squares, partner, length: int, tolerance: float):
     first = lax.broadcast_in_dim(own < partner, squares.shape, [1])
     alone = lax.broadcast_in_dim(own == partner, squares.shape, [1])
 
-    g = _sum(_times(*(lax.slice_in_dim(v, 0, length, axis=2) for v in (x, other))))
+    g = _sum(canonical.product(*(lax.slice_in_dim(v, 0, length, axis=2) for v in (x, other))))
     of_other = jnp.take(squares, partner, axis=1, mode="clip")
     bound = squares * of_other * (tolerance * tolerance)
     rotated = (g * g > lax.max(bound, lax.full_like(bound, 0))) & ~alone
 
     difference = of_other - squares
     z = lax.select(first, difference, -difference) / (2 * g)
-    t = 1 / (lax.abs(z) + lax.sqrt(1 + _times(z, z)))
+    t = 1 / (lax.abs(z) + lax.sqrt(1 + canonical.product(z, z)))
     t = lax.select(z < 0, -t, t)
-    c = 1 / canonical.guard(lax.sqrt(1 + _times(t, t)))
+    c = 1 / canonical.guard(lax.sqrt(1 + canonical.product(t, t)))
     s = canonical.guard(t * c)
 
     def on_both(v):
@@ -104,8 +100,8 @@ def _rotate(x, squares, partner, length: int, tolerance: float):
         return lax.select(rotated, lax.select(first, -v, v), lax.full_like(v, 0))
 
     s, u = (matrices.spread(on_both(v), x.shape) for v in (s, s / (1 + c)))
-    x = _snap(x + _times(s, other - _times(u, x)))
-    return x, squares + on_both(_times(t, g)), lax.reduce_or(rotated, (0, 1, 2))
+    x = _snap(x + canonical.product(s, other - canonical.product(u, x)))
+    return x, squares + on_both(canonical.product(t, g)), lax.reduce_or(rotated, (0, 1, 2))
 
 
 def _orthogonalize(x, length: int, tolerance: float):

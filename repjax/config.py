@@ -21,7 +21,6 @@ private, so enabling it checks with canaries that it is alive, and refuses other
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import threading
 import warnings
@@ -48,21 +47,13 @@ from repjax.primitives.interpret import (
     orders,
 )
 
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """One state of the switch; part of JAX's cache keys."""
-
-    enabled: bool = False
-    contract_derivatives: bool = False  # while repjax.reproducible traces
-
-
-_state = jax.make_user_context(State())
+#: Part of the key of JAX's caches.
+_enabled = jax.make_user_context(False)
 _lock = threading.RLock()
 
 
-def state() -> State:
-    return _state.value
+def is_enabled() -> bool:
+    return _enabled.value
 
 
 @contextlib.contextmanager
@@ -76,17 +67,20 @@ def enabled(
     Raises:
       RuntimeError: if this version of JAX does not let the switch work (canaries).
     """
-    new = dataclasses.replace(state(), enabled=_check_bool("enabled", value))
-    if value:
+    if _check_bool("enabled", value):
         install()
-    with _state(new), orders(accumulation, contraction):
+    with _enabled(value), orders(accumulation, contraction):
         yield
 
 
 @contextlib.contextmanager
-def contract_derivatives() -> Iterator[None]:
-    """Within the block, traced derivatives are the contract's; see :func:`_override_derivative`."""
-    with _state(dataclasses.replace(state(), contract_derivatives=True)):
+def tracing(accumulation: str | None = None, contraction: str | None = None) -> Iterator[None]:
+    """Within the block, traced derivatives are the contract's; see :func:`_override_derivative`.
+
+    What is computed there and then (``jax.ensure_compile_time_eval``) is reproducible too.
+    """
+    pxla._discharge_refs_jaxpr = _discharge
+    with _enabled(True), orders(accumulation, contraction):
         yield
 
 
@@ -120,14 +114,14 @@ def _add_option(name: str, kind: type, text: str, read, write) -> None:
 def _set_enabled(value) -> None:
     if _check_bool("repjax_enable", value):
         install()
-    _state.set_global(dataclasses.replace(_state.get_global(), enabled=value))
+    _enabled.set_global(value)
 
 
 _add_option(
     "repjax_enable",
     bool,
     "Make every program that JAX compiles bit-reproducible.",
-    lambda: state().enabled,
+    is_enabled,
     _set_enabled,
 )
 _add_option(
@@ -156,7 +150,7 @@ mlir.register_lowering(_canary_p, lambda ctx, x: [x])
 
 def _discharge(*args):
     jaxpr, *rest = _stock_discharge(*args)
-    if state().enabled:
+    if is_enabled():
         jaxpr = rewrite.rewrite(jaxpr)
     return (jaxpr, *rest)
 
@@ -168,11 +162,11 @@ def install() -> None:
       RuntimeError: if a canary gets through.
     """
     with _lock:
-        if pxla._discharge_refs_jaxpr is _discharge:
+        if pxla._discharge_refs_jaxpr is _discharge and jax.stages.Compiled.__call__ is _call:
             return
         pxla._discharge_refs_jaxpr = _discharge
         jax.stages.Compiled.__call__ = _call
-    with _state(State(enabled=True)):
+    with _enabled(True):
         x = jax.numpy.float32(1)
         canaries = {
             "eager": lambda: _canary_p.bind(x),
@@ -185,6 +179,7 @@ def install() -> None:
             except RefusedError:
                 continue
             pxla._discharge_refs_jaxpr = _stock_discharge
+            jax.stages.Compiled.__call__ = _stock_call
             raise RuntimeError(
                 f"repjax_enable: expected jax {jax.__version__} to lower every program through "
                 f"repjax, received an unchecked one ({name}); use @repjax.reproducible, which "
@@ -202,7 +197,7 @@ _FLOATS = re.compile(r"\b(f16|bf16|f32|f64)\[")
 
 def _call(compiled, *args, **kwargs):
     """``Compiled.__call__``; warns, once, of a program without repjax where the switch is on."""
-    if state().enabled and compiled not in _known:
+    if is_enabled() and compiled not in _known:
         _known.add(compiled)
         text = compiled.as_text() or ""
         if _FLOATS.search(text) and PREFIX not in text:
@@ -218,9 +213,7 @@ def _call(compiled, *args, **kwargs):
 
 
 def _contract_is_active(x) -> bool:
-    current = state()
-    active = current.enabled or current.contract_derivatives
-    return active and jax.typeof(x).dtype in FORMATS
+    return is_enabled() and jax.typeof(x).dtype in FORMATS
 
 
 def _override_derivative(primitive, contract_jvp) -> None:

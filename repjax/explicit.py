@@ -40,7 +40,7 @@ def explicit(
 
     @functools.wraps(function)
     def twin(*args, **kwargs):
-        jaxpr, operands, rebuild = trace(function, args, kwargs)
+        jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)
         with orders(accumulation, contraction):
             context = Context()
 

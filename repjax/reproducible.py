@@ -66,7 +66,7 @@ def reproducible(
 
     @functools.wraps(fn)
     def program(*args, **kwargs):
-        jaxpr, operands, rebuild = trace(fn, args, kwargs)
+        jaxpr, operands, rebuild = trace(fn, args, kwargs, accumulation, contraction)
 
         @jax.custom_jvp
         def sealed(*arrays):

@@ -21,7 +21,14 @@ from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.interpret import Context, RefusedError, interpret, open_jaxpr, sharded_struct
+from repjax.primitives.interpret import (
+    Context,
+    RefusedError,
+    interpret,
+    open_jaxpr,
+    sharded_struct,
+    staged,
+)
 from repjax.primitives.rows import in_kernels
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
@@ -53,7 +60,8 @@ def run(jaxpr, operands) -> list:
         return match_types(map(canonicalize, results), [v.aval for v in inner.outvars])
 
     function = functools.partial(in_kernels, program)
-    return in_auto_axes(function, operands, [v.aval for v in inner.outvars])
+    with staged():
+        return in_auto_axes(function, operands, [v.aval for v in inner.outvars])
 
 
 def _without_references(jaxpr):

@@ -12,7 +12,11 @@ from repjax import config
 
 
 def trace(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    accumulation: str | None = None,
+    contraction: str | None = None,
 ) -> tuple[Any, list[jax.Array], Callable[[Sequence[Any]], Any]]:
     """The jaxpr of ``function(*args, **kwargs)``, its operands, and how to rebuild results.
 
@@ -33,6 +37,6 @@ def trace(
         return results
 
     operands = [jax.numpy.asarray(leaves[i]) for i in dynamic]
-    with config.contract_derivatives():
+    with config.tracing(accumulation, contraction):
         jaxpr = jax.make_jaxpr(flat)(*operands)
     return jaxpr, operands, lambda results: jax.tree.unflatten(out_structure, results)

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bits import SPECIALS, assert_same_bits, canonical, normal, patterns
+from bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import repjax
 
@@ -40,14 +42,15 @@ REFUSED = {
     ),
     "rbg": (_rbg, "expected a threefry key (key<fry>), received key<rbg>"),
     "callback": (_callback, "pure_callback has no reproducible form; compute it in JAX"),
-    "incomplete beta": (
-        lambda x: lax.betainc(x, x, x),
-        "regularized_incomplete_beta has no reproducible form",
+    "eigenvalues": (
+        lambda x: jnp.abs(jnp.linalg.eigvals(x)),
+        "eig on complex numbers has no reproducible form; factor with",
     ),
-    "bessel": (lambda x: lax.bessel_i1e(x), "bessel_i1e has no reproducible form"),
-    "eigh": (lambda x: jnp.linalg.eigh(x)[0], "eigh has no reproducible form; factor with"),
-    "svd": (lambda x: jnp.linalg.svd(x)[1], "svd has no reproducible form; factor with"),
-    "igamma": (lambda x: lax.igamma(x, x), "igamma has no reproducible form; compute it outside"),
+    "hessenberg": (lambda x: lax.linalg.hessenberg(x)[0], "hessenberg has no reproducible form"),
+    "approximate top_k": (
+        lambda x: lax.approx_max_k(x, 1)[0],
+        "approx_top_k has no reproducible form; use jax.lax.top_k",
+    ),
     "scatter": (lambda x: x.at[0].apply(jnp.sin), "x.at[i].set(f(x[i]))"),
 }
 each_refused = pytest.mark.parametrize("name", REFUSED)
@@ -102,15 +105,15 @@ def test_all_refusals_are_listed_at_once():
     def f(x):
         y = jnp.sqrt(jnp.fft.rfft(x)).real
         y = jnp.exp(x[:, :3]) * y
-        y = y + lax.bessel_i1e(y)
-        return lax.betainc(y, y, y)
+        y = y + lax.approx_max_k(y, 3)[0]
+        return lax.linalg.hessenberg(y[:3])
 
     with pytest.raises(repjax.RefusedError) as caught:
         repjax.reproducible(f)(X)
     lines = str(caught.value).splitlines()
     first = f.__code__.co_firstlineno
     listed = [line for line in lines if line.startswith("  ")]
-    for offset, text in (1, "sqrt on complex numbers"), (3, "bessel_i1e"), (4, "incomplete_beta"):
+    for offset, text in (1, "sqrt on complex numbers"), (3, "approx_top_k"), (4, "hessenberg"):
         place = f"{__file__}:{first + offset}"
         assert any(place in line and text in line for line in listed), (place, text)
     assert not any(f"{__file__}:{first + 2}" in line for line in listed)  # exp is fine
@@ -119,7 +122,7 @@ def test_all_refusals_are_listed_at_once():
 
 
 def _bad(x):
-    return lax.betainc(*lax.stop_gradient((x, x)), x) + x
+    return lax.approx_max_k(x, x.shape[-1])[0] + x
 
 
 def _custom_vjp(f):
@@ -183,7 +186,7 @@ def test_refusals_inside_other_operations(name):
         with repjax.enabled(), pytest.raises(repjax.RefusedError) as caught:
             run(X)
         assert place in str(caught.value)
-        assert "regularized_incomplete_beta has no reproducible form" in str(caught.value)
+        assert "approx_top_k has no reproducible form" in str(caught.value)
 
 
 def test_what_nobody_uses_is_not_refused():
@@ -215,7 +218,7 @@ def test_nothing_runs_when_something_is_refused():
         x = jax.pure_callback(
             lambda x: calls.append(x) or x, jax.ShapeDtypeStruct(x.shape, x.dtype), x
         )
-        return lax.bessel_i1e(x)
+        return lax.approx_max_k(x, 4)[0]
 
     for run in repjax.reproducible(f), jax.jit(repjax.reproducible(f)):
         with pytest.raises(repjax.RefusedError):
@@ -227,7 +230,7 @@ def test_nothing_runs_when_something_is_refused():
 
 def test_refusal_is_not_remembered():
     """The same function runs once it is no longer refused."""
-    f = jax.jit(lambda x: lax.bessel_i1e(x))
+    f = jax.jit(lambda x: lax.approx_max_k(x, 4)[0])
     with repjax.enabled(), pytest.raises(repjax.RefusedError):
         f(X)
     stock = f(np.abs(X))
@@ -297,6 +300,91 @@ def test_functions_that_newer_versions_make_primitives():
 
     want = repjax.reproducible(lambda x: x @ x.T)(X), np.searchsorted(a, X).astype(np.int32)
     assert_same_bits(repjax.reproducible(f)(X), want)
+
+
+def _primitive_of_a_library(function, multiple_results=False):
+    """As other libraries make them: a function, whose lowering is JAX's for all platforms."""
+    primitive = Primitive("of_a_library")
+    primitive.multiple_results = multiple_results
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(
+        lambda *avals, **params: jax.tree.map(
+            lambda x: jax.core.ShapedArray(x.shape, x.dtype),
+            jax.eval_shape(functools.partial(function, **params), *avals),
+        )
+    )
+    lowering = mlir.lower_fun(function, multiple_results=multiple_results)
+    mlir.register_lowering(primitive, lowering)
+    return primitive
+
+
+def test_primitives_of_other_libraries_are_their_functions():
+    def several(x, *, power):
+        return [jnp.sum(jnp.exp(x), 0), x**power, lax.population_count(lax.iota(np.int32, 3))]
+
+    one = _primitive_of_a_library(lambda x: jax.nn.softmax(x @ x))
+    more = _primitive_of_a_library(several, multiple_results=True)
+    want = repjax.reproducible(lambda x: (jax.nn.softmax(x @ x), *several(x, power=3)))(X)
+
+    def function(x):
+        return one.bind(x), *more.bind(x, power=3)
+
+    assert_same_bits(repjax.reproducible(function)(X), want)
+    with repjax.enabled():
+        assert_same_bits(jax.jit(function)(X), want)
+        assert_same_bits(list(function(jnp.asarray(X))), list(want))
+    with pytest.raises(repjax.RefusedError, match="of_a_library inside an explicit repjax fun"):
+        repjax.explicit.explicit(function)(X)
+
+
+def test_refusals_inside_primitives_of_other_libraries():
+    primitive = _primitive_of_a_library(lambda x: jnp.sort(lax.approx_max_k(x, 2)[0]))
+    with pytest.raises(repjax.RefusedError, match="approx_top_k has no reproducible form"):
+        repjax.reproducible(primitive.bind)(X)
+
+
+# --- constants that are computed while tracing -----------------------------------------------
+
+
+def test_what_is_computed_while_tracing_is_reproducible():
+    """By ``jax.ensure_compile_time_eval``: with the switch, and inside a decorated function."""
+
+    def staged(x):
+        return x * jnp.exp(X) + jax.nn.softmax(jnp.asarray(X)) @ X
+
+    def evaluated(x):
+        with jax.ensure_compile_time_eval():
+            factor, term = jnp.exp(jnp.asarray(X)), jax.nn.softmax(jnp.asarray(X)) @ X
+        assert not isinstance(term, jax.core.Tracer)
+        return x * factor + term
+
+    want = repjax.reproducible(staged)(X)
+    assert_same_bits(repjax.reproducible(evaluated)(X), want)
+    with repjax.enabled():
+        assert_same_bits(jax.jit(evaluated)(X), want)
+        assert_same_bits(evaluated(jnp.asarray(X)), want)
+        with jax.ensure_compile_time_eval():
+            assert_same_bits(staged(jnp.asarray(X)), want)
+            assert_same_bits(jax.jit(staged)(X), want)
+    with jax.ensure_compile_time_eval():
+        assert_same_bits(repjax.reproducible(staged)(X), want)
+        assert_same_bits(repjax.lax.exp(X), repjax.reproducible(jnp.exp)(X))
+    orders = [
+        np.asarray(repjax.reproducible(accumulation=order)(lambda x: _sum_while_tracing() + x)(X))
+        for order in ("pairwise", "sequential")
+    ]
+    assert not same_bits(*orders)
+    for order, result in zip(("pairwise", "sequential"), orders, strict=True):
+        run = repjax.reproducible(accumulation=order)(lambda x: jnp.sum(LONG) + x)
+        assert_same_bits(result, run(X), order)
+
+
+LONG = normal((1000,), 7)
+
+
+def _sum_while_tracing():
+    with jax.ensure_compile_time_eval():
+        return jnp.sum(LONG)
 
 
 # --- derivatives --------------------------------------------------------------------------

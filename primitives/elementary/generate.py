@@ -362,7 +362,30 @@ def _digamma():
     yield Polynomial("BINET", f, lambda w: w, 0, 1 / 64, 10, pairs=1)
 
 
+def _bessel():
+    # exp(-x) I0(x) and exp(-x) I1(x) / x as p(x - 4), x <= 8, and sqrt(x) exp(-x) I0(x), and with
+    # I1, as p(1 / x), x >= 8; all relative.
+    for order in (0, 1):
+
+        def small(t, order=order):
+            x = t + 4
+            value = mpmath.besseli(order, x) * mpmath.exp(-x)
+            return value if order == 0 else value / x
+
+        def large(t, order=order):
+            if t == 0:
+                return 1 / mpmath.sqrt(2 * mpmath.pi)
+            return mpmath.besseli(order, 1 / t) * mpmath.exp(-1 / t) / mpmath.sqrt(t)
+
+        for name, f, low, high, degree in [
+            ("SMALL", small, -4, 4, 24),
+            ("LARGE", large, 0, 0.125, 14),
+        ]:
+            yield Polynomial(f"{name}_{order}", f, lambda t, f=f: 1 / f(t), low, high, degree)
+
+
 FUNCTIONS = {
+    "bessel": _bessel,
     "atan2": _atan2,
     "pow": _pow,
     "exp": _exp,

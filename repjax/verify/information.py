@@ -10,7 +10,7 @@ import jaxlib
 import optax
 
 from repjax._version import __version__
-from repjax.config import state
+from repjax.config import is_enabled
 from repjax.primitives import CONTRACT_VERSION, native
 from repjax.primitives.interpret import default_accumulation, default_contraction
 
@@ -36,7 +36,7 @@ def info() -> dict[str, str]:
         "flax": flax.__version__,
         "optax": optax.__version__,
         "devices": ", ".join(sorted({d.device_kind for d in jax.devices()})),
-        "repjax_enable": str(state().enabled),
+        "repjax_enable": str(is_enabled()),
         "repjax_accumulation": default_accumulation.value,
         "repjax_contraction": default_contraction.value,
         "cpu contractions": kernel,
