@@ -143,9 +143,9 @@ def _specials() -> np.ndarray:
 # --- elementwise functions --------------------------------------------------------------
 
 _UNARY = (
-    "acos acosh asin asinh atan atanh canonicalize cbrt ceil cos cosh digamma erf erf_inv erfc "
-    "exp exp2 expm1 floor lgamma log log10 log1p log2 logistic materialize neg one_minus_square "
-    "rsqrt sin sinh sqrt square tan tanh"
+    "acos acosh asin asinh atan atanh bessel_i0e bessel_i1e canonicalize cbrt ceil cos cosh "
+    "digamma erf erf_inv erfc exp exp2 expm1 floor lgamma log log10 log1p log2 logistic "
+    "materialize neg one_minus_square rsqrt sin sinh sqrt square tan tanh"
 )
 _BINARY = "add atan2 div hypot mul nextafter pow rem sub"
 
@@ -203,6 +203,11 @@ def _elementwise(n: int, hard: dict[str, np.ndarray]) -> Iterator[Case]:
     small = (exponents % 7).astype(np.int32)
     halves = [(h[0], small[:n]) for h in halves]
     yield Case("pow_integer", in_formats(p["pow_integer"].bind), ((x, exponents), *halves))
+
+    shapes = np.concatenate([indices((n,), 6, 26), ordinary(n, 27)]).astype(np.float32)
+    arguments = np.abs(x[: 2 * n])
+    for name in ("polygamma", "zeta"):
+        yield Case(name, p[name].bind, (shapes, arguments))
 
     def decays(t):
         quotient = p["decayed_quotient"].bind(t, base=0.9, numerator=-1e-3)
@@ -381,6 +386,7 @@ def _linear_algebra(pick) -> Iterator[Case]:
             "cholesky": jnp.linalg.cholesky(square),
             "lu": lax.linalg.lu(a),
             "qr": jnp.linalg.qr(a),
+            "geqrf": registered()["geqrf"].bind(a),
             "householder_product": lax.linalg.householder_product(a, b[..., 0]),
             "triangular_solve": lax.linalg.triangular_solve(
                 square, b, left_side=True, lower=True, transpose_a=True
