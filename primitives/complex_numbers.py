@@ -23,9 +23,11 @@ from repjax.primitives.interpret import (
     EXACT,
     RULES,
     Context,
+    RefusedError,
     interpret_function,
     is_complex,
 )
+from repjax.primitives.scatter import windows_are_apart
 
 #: Data movement: parts are made, taken apart and put together again.
 EXACT.update(["complex", "real", "imag"])
@@ -107,6 +109,24 @@ def _integer_pow(x, *, y, **_):
         return lax.full_like(x, 1)
     power = multiplication_chain(_mul, x, abs(y))
     return power if y > 0 else _div(lax.full_like(x, 1), power)
+
+
+@complex_program("scatter-mul")
+def _scatter_mul(operand, indices, updates, *, dimension_numbers, unique_indices, **params):
+    """The elements that are reached times their updates, which are one for each."""
+    if not windows_are_apart(indices, unique_indices):
+        raise RefusedError(
+            "scatter-mul on complex numbers expected one window or unique_indices=True; gather, "
+            "multiply and assign: x.at[i].set(x[i] * y)"
+        )
+    options = {k: params[k] for k in ("indices_are_sorted", "mode")}
+    scatter = functools.partial(
+        lax.scatter, dimension_numbers=dimension_numbers, unique_indices=unique_indices, **options
+    )
+    factors = scatter(lax.full_like(operand, 1), indices, updates)
+    ones = lax.full(updates.shape, 1, np.int32)
+    reached = scatter(lax.full(operand.shape, 0, np.int32), indices, ones) == 1
+    return lax.select(reached, _mul(operand, factors), operand)
 
 
 @complex_program("conj")

@@ -21,9 +21,7 @@ ADVICE.update(
     {
         **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), _EIGEN),
         **dict.fromkeys(("pure_callback", "io_callback"), _HOST),
-        **dict.fromkeys(
-            ("ffi_call", "pallas_call", "tpu_custom_call", "custom_partitioning"), _FOREIGN
-        ),
+        **dict.fromkeys(("ffi_call", "pallas_call", "tpu_custom_call"), _FOREIGN),
         **dict.fromkeys(("rng_bit_generator", "rng_uniform"), _GENERATOR),
         "approx_top_k": "use jax.lax.top_k, which is exact",
         "select_and_scatter": "use max or average pooling, whose gradients are covered",

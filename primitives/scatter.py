@@ -37,7 +37,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical, native
-from repjax.primitives.arithmetic import add_p, neg, plain_rule, require_format
+from repjax.primitives.arithmetic import add_p, mul_p, neg, plain_rule, require_format
 from repjax.primitives.define import define
 from repjax.primitives.interpret import RefusedError, interpret_function, rule
 from repjax.primitives.reduce import order
@@ -408,7 +408,6 @@ scatter_min_p = define(
 scatter_max_p = define(
     "scatter_max", _scatter_extremum(True), lax.scatter_max, halves=canonical.flush
 )
-plain_rule("scatter-mul", scatter_mul_p, keep=_OPTIONS)
 plain_rule("scatter-min", scatter_min_p, keep=_OPTIONS)
 plain_rule("scatter-max", scatter_max_p, keep=_OPTIONS)
 
@@ -424,6 +423,22 @@ def _scatter_add_rule(context, operands, params):
         (updates,) = interpret_function(context, place, (indices, updates))
         return add_p.bind(operand, updates)
     return scatter_add_p.bind(*operands, **{k: params[k] for k in _OPTIONS})
+
+
+def windows_are_apart(indices, unique_indices: bool) -> bool:
+    """Whether no element is reached twice, since there is one window or JAX was told."""
+    return unique_indices or math.prod(indices.shape[:-1]) == 1
+
+
+@rule("scatter-mul")
+def _scatter_mul_rule(context, operands, params):
+    require_format(context, operands)
+    operand, indices, updates = operands
+    params = {k: params[k] for k in _OPTIONS}
+    if not context.differentiable and windows_are_apart(indices, params["unique_indices"]):
+        factors = scatter_p.bind(lax.full_like(operand, 1), indices, updates, **params)
+        return mul_p.bind(operand, factors)
+    return scatter_mul_p.bind(*operands, **params)
 
 
 @rule("scatter-sub")

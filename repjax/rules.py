@@ -35,7 +35,7 @@ from repjax.primitives.rows import in_kernels
 
 @rule(
     *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "composite", "custom_vmap_call"),
-    *("custom_vjp_call", "custom_lin"),
+    *("custom_vjp_call", "custom_lin", "custom_partitioning"),
     structural=True,
 )
 def call(context: Context, operands, params):

@@ -350,14 +350,12 @@ NO_PROGRAMS = {
 
 #: Refused, by the operation that is.
 REFUSED = {
-    "jax.nn.scaled_matmul": "custom_partitioning",
     "jax.scipy.linalg.funm": "eig, schur",
     "jax.scipy.linalg.hessenberg": "hessenberg",
     "jax.scipy.linalg.rsf2csf": "eig",
     "jax.scipy.linalg.schur": "schur",
     "jax.scipy.linalg.solve_sylvester": "eig, schur",
     "jax.scipy.linalg.sqrtm": "schur",
-    "jax.scipy.signal.csd": "complex numbers",
     "jnp.linalg.eig": "eig",
     "jnp.linalg.eigvals": "eig",
     "jnp.roots": "eig",

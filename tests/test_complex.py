@@ -242,11 +242,23 @@ def test_derivatives():
         (jnp.sort, "sort on complex numbers"),
         (lambda x: x**x, "pow on complex numbers"),
         (lambda x: jnp.linalg.cholesky(x @ x.T), "cholesky on complex numbers"),
+        (lambda x: x.at[np.array([1, 1])].multiply(2), "scatter-mul on complex .* expected one"),
     ],
 )
 def test_refused(function, message):
     with pytest.raises(repjax.RefusedError, match=message):
         repjax.reproducible(lambda x: function(x))(Z[:, :6])
+
+
+def test_products_with_a_slice():
+    """And nothing else is touched, be it infinite."""
+    z = Z.copy()
+    z[0] = complex(np.inf, 1)
+    product = repjax.reproducible(lambda z: z[1:3] * z[2:4])(z)
+    result = repjax.reproducible(lambda z: z.at[1:3].multiply(z[2:4]))(z)
+    assert_same_bits(result[1:3], product)
+    assert_same_bits(result[:1], z[:1])
+    assert_same_bits(result[3:], z[3:])
 
 
 def test_complex128_is_refused():

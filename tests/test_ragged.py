@@ -1,4 +1,4 @@
-"""Products with a matrix for each group of rows, against one product for each group."""
+"""Products with a matrix for each group of rows, and of blocks with scales, against plain ones."""
 
 from __future__ import annotations
 
@@ -48,3 +48,23 @@ def test_batched_ragged_dot_is_refused():
         repjax.reproducible(jax.vmap(lax.ragged_dot))(
             normal((2, 11, 5)), normal((2, 4, 5, 3)), np.stack([SIZES, SIZES])
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scaled_matmul(dtype):
+    """Blocks of 32 terms have a scale."""
+    a, b = normal((2, 3, 64)), normal((2, 5, 64), 1)
+    a_scales, b_scales = np.exp2(normal((2, 3, 2), 2)), np.exp2(normal((2, 5, 2), 3))
+
+    def scaled(a, b, a_scales, b_scales):
+        return jax.nn.scaled_matmul(
+            a, b, a_scales, b_scales, preferred_element_type=jnp.dtype(dtype)
+        )
+
+    def plain(a, b, a_scales, b_scales):
+        a, b, a_scales, b_scales = (x.astype(dtype) for x in (a, b, a_scales, b_scales))
+        a, b = a * jnp.repeat(a_scales, 32, -1), b * jnp.repeat(b_scales, 32, -1)
+        return jnp.einsum("bmk,bnk->bmn", a, b)
+
+    operands = a, b, a_scales, b_scales
+    assert_same_bits(repjax.reproducible(scaled)(*operands), repjax.reproducible(plain)(*operands))

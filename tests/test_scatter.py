@@ -513,6 +513,35 @@ def test_windows_that_overlap(method):
         assert not same_bits(expected, scatter_in_order(method, x, positions.T, u.T))
 
 
+@pytest.mark.parametrize("mode", ["drop", "clip"])
+def test_products_with_updates_that_cannot_meet(mode):
+    """Are products with ones, and with the updates where there are any: the bits of the loop."""
+    x, u = any_bits(9, 1), any_bits(4, 2)
+    index = np.array([8, 0, 4, 20])[:, None]  # the last is nowhere, or clipped to where one is
+
+    def multiply(x, index, u, unique=False, numbers=POINTS):
+        return lax.scatter_mul(x, index, u, numbers, unique_indices=unique, mode=mode)
+
+    def lowered(*operands):
+        return repjax.reproducible(multiply, static_argnums=(3, 4)).lower(*operands).as_text()
+
+    index, u = (index[:3], u[:3]) if mode == "clip" else (index, u)
+    run = repjax.reproducible(multiply, static_argnums=(3, 4))
+    assert_same_bits(run(x, index, u, True), run(x, index, u, False))
+    assert "repjax_scatter_mul" in lowered(x, index, u, False)
+    assert "repjax_scatter_mul" not in lowered(x, index, u, True)
+    window = np.array([7 if mode == "clip" else 5]), u, False, WINDOW
+    want = canonical(x).copy()
+    start = 9 - len(u) if mode == "clip" else 5
+    want[start : start + len(u)] = repjax.lax.mul(want[start : start + len(u)], canonical(u))
+    assert_same_bits(run(x, *window), want)
+    assert "repjax_scatter_mul" not in lowered(x, *window)
+
+
+POINTS = lax.ScatterDimensionNumbers((), (0,), (0,))
+WINDOW = lax.ScatterDimensionNumbers((0,), (), (0,))
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int32", "float16", "bfloat16"])
 def test_assignments_of_every_type(dtype):
     index = RNG.integers(-6, 6, 40)  # -6 and 5 are nowhere

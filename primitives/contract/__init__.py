@@ -16,6 +16,7 @@ from repjax.primitives.contract import (
     order_independent,
     problems,
     ragged,  # noqa: F401  (registers)
+    scaled,  # noqa: F401  (registers)
     sequential,
 )
 from repjax.primitives.define import define
