@@ -69,6 +69,8 @@ def orthogonalize(x, length, cosine, rounds=list):
                 x[i] = snap(first - s * (second + u * first))
                 x[j] = snap(second + s * (first - u * second))
                 squares[i], squares[j] = a - t * g, b + t * g
+                if b > a:
+                    x[[i, j]], squares[i], squares[j] = x[[j, i]], squares[j], squares[i]
         if not rotated:
             return x, sweep
     return x, sweep

@@ -43,13 +43,14 @@ static double dot(const double* x, const double* y, int64_t vectors, double* par
 
 static inline Vector snapped(Vector x) { return and_bits(x, absolute(x) >= 0x1p-200 - Vector{}); }
 
-// x = x - s (y + u x), y = y + s (x - u y).
-static inline void rotate(double* x, double* y, int64_t vectors, double s, double u) {
+// x = x - s (y + u x), y = y + s (x - u y); or the other way round.
+static inline void rotate(double* x, double* y, int64_t vectors, double s, double u, bool swap) {
+  double *const to_x = swap ? y : x, *const to_y = swap ? x : y;
   const Vector sine = broadcast(s), half_tangent = broadcast(u);
   for (int64_t i = 0; i < vectors * kLanes; i += kLanes) {
     const Vector a = load(x + i), b = load(y + i);
-    store(x + i, snapped(a - sine * (b + half_tangent * a)));
-    store(y + i, snapped(b + sine * (a - half_tangent * b)));
+    store(to_x + i, snapped(a - sine * (b + half_tangent * a)));
+    store(to_y + i, snapped(b + sine * (a - half_tangent * b)));
   }
 }
 
@@ -84,10 +85,11 @@ static bool rotate_pairs(const RotatedRows& rows, const Pair* pairs, int64_t cou
     for (int64_t l = 0; l < here; ++l) {
       if (!rotated[l]) continue;
       any = true;
-      rows.squares[pair[l].first] = of_first[l];
-      rows.squares[pair[l].second] = of_second[l];
+      const bool swap = b[l] > a[l];
+      rows.squares[pair[l].first] = swap ? of_second[l] : of_first[l];
+      rows.squares[pair[l].second] = swap ? of_first[l] : of_second[l];
       rotate(rows.x + pair[l].first * width, rows.x + pair[l].second * width, rows.of_row, sines[l],
-             half_tangents[l]);
+             half_tangents[l], swap);
     }
   }
   return any;
