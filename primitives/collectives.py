@@ -14,6 +14,7 @@ from jax import lax
 from repjax.primitives.arithmetic import require_format
 from repjax.primitives.interpret import (
     EXACT,
+    NOT_DIFFERENTIABLE,
     Context,
     RefusedError,
     check_accumulation,
@@ -29,11 +30,7 @@ EXACT.update(["all_gather", "all_to_all", "axis_index", "ppermute"])
 def _check(context: Context, operands) -> None:
     require_format(context, operands)
     if context.differentiable:
-        raise RefusedError(
-            f"{context.equation.primitive.name} inside an explicit repjax function would lose its "
-            "derivative; use repjax.reproducible or the global switch, which are applied after "
-            "autodiff"
-        )
+        raise RefusedError(f"{context.equation.primitive.name} {NOT_DIFFERENTIABLE}")
 
 
 def _sum(context: Context, x, axes: tuple[int, ...]):

@@ -248,7 +248,7 @@ def _find_rule(context: Context, equation) -> Rule | None:
         return RULES[name]
     if (function := _function_of(equation.primitive)) is not None:
         if context.differentiable:
-            raise RefusedError(f"{name} {_NOT_DIFFERENTIABLE}")
+            raise RefusedError(f"{name} {NOT_DIFFERENTIABLE}")
         return functools.partial(_interpreted, function)
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     if any(map(is_complex, avals)):
@@ -266,7 +266,8 @@ def _find_rule(context: Context, equation) -> Rule | None:
     return RULES[name]
 
 
-_NOT_DIFFERENTIABLE = (
+#: Of what has no derivative that would be reproducible, after its name.
+NOT_DIFFERENTIABLE = (
     "inside an explicit repjax function would lose its derivative; use repjax.reproducible or the "
     "global switch, which are applied after autodiff"
 )
@@ -305,7 +306,7 @@ def _find_complex_rule(context: Context, name: str, avals) -> Rule | None:
             f"{name} expected complex64, received {wide[0]}; convert with .astype('complex64')"
         )
     if context.differentiable:
-        raise RefusedError(f"{name} on complex numbers {_NOT_DIFFERENTIABLE}")
+        raise RefusedError(f"{name} on complex numbers {NOT_DIFFERENTIABLE}")
     if name in COMPLEX:
         return COMPLEX[name]
     if name in EXACT and name not in COMPARING:

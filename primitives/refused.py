@@ -7,8 +7,8 @@ that is in no list and has no rule is refused with or without an entry here.
 from repjax.primitives.interpret import ADVICE
 
 _EIGEN = (
-    "factor with jax.lax.linalg.cholesky, lu or qr, or iterate with matrix products (power, "
-    "subspace or Newton-Schulz iteration), or decompose outside repjax"
+    "factor with jax.lax.linalg.cholesky, lu, qr, eigh or svd, or iterate with matrix products "
+    "(power, subspace or Newton-Schulz iteration), or decompose outside repjax"
 )
 _HOST = (
     "compute it in JAX, or outside of the program and pass the result as an argument; "

@@ -161,9 +161,9 @@ def _scaled(a):
         finite & (largest > 0), largest & 0x7F800000, lax.full_like(largest, 0x3F800000)
     )
     power = canonical.to_float64(canonical.from_bits(power, np.float32))
-    a = lax.select(lax.broadcast_in_dim(finite, a.shape, [0, 1, 2]), a, lax.full_like(a, 0))
+    a = lax.select(matrices.spread(finite, a.shape), a, lax.full_like(a, 0))
     a = canonical.to_float64(a)
-    return _snap(a / lax.broadcast_in_dim(power, a.shape, [0, 1, 2])), power, ~finite
+    return _snap(a / matrices.spread(power, a.shape)), power, ~finite
 
 
 def _lengths(x):
@@ -175,7 +175,7 @@ def _narrow(x, invalid):
     """float64 to float32, NaN for invalid matrices."""
     x = canonical.to_float32(canonical.guard(x))
     nan = lax.full_like(x, np.nan)
-    return lax.select(lax.broadcast_in_dim(invalid, x.shape, [0, 1, 2]), nan, x)
+    return lax.select(matrices.spread(invalid, x.shape), nan, x)
 
 
 def _sorted(values, *rows, descending: bool):

@@ -16,6 +16,7 @@ from jax.extend.core import primitives as stock
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.interpret import (
     COMPLEX,
+    NOT_DIFFERENTIABLE,
     RULES,
     Context,
     RefusedError,
@@ -41,10 +42,7 @@ from repjax.primitives.rows import in_kernels
 def call(context: Context, operands, params):
     name = context.equation.primitive.name
     if name.startswith("custom_vjp") and context.differentiable:
-        raise RefusedError(
-            "jax.custom_vjp inside an explicit repjax function would lose its derivative; "
-            "use repjax.reproducible or the global switch, which are applied after autodiff"
-        )
+        raise RefusedError(f"jax.custom_vjp {NOT_DIFFERENTIABLE}")
     jaxpr = next(params[k] for k in ("jaxpr", "call_jaxpr", "call") if k in params)
     return interpret_closed(context, jaxpr, operands)
 
@@ -58,10 +56,7 @@ def call_hi_primitive(*operands, _prim):
 @rule("custom_linear_solve", structural=True)
 def custom_linear_solve(context: Context, operands, params):
     if context.differentiable:
-        raise RefusedError(
-            "custom_linear_solve inside an explicit repjax function would lose its derivative; "
-            "use repjax.reproducible or the global switch, which are applied after autodiff"
-        )
+        raise RefusedError(f"custom_linear_solve {NOT_DIFFERENTIABLE}")
     counts, jaxpr = params["const_lengths"], params["jaxprs"].solve
     first = counts.matvec + counts.vecmat
     constants = operands[first : first + counts.solve]
@@ -94,10 +89,7 @@ def custom_jvp_call(context: Context, operands, params):
 @rule("shard_map", structural=True)
 def shard_map(context: Context, operands, params):
     if context.differentiable:
-        raise RefusedError(
-            "shard_map inside an explicit repjax function would lose its derivative; use "
-            "repjax.reproducible or the global switch, which are applied after autodiff"
-        )
+        raise RefusedError(f"shard_map {NOT_DIFFERENTIABLE}")
     jaxpr, consts = open_jaxpr(params["jaxpr"])
     mesh = params["mesh"]
     if mesh.explicit_axes:  # the one that the program is interpreted with

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import test_linalg
 from bits import assert_same_bits, canonical, normal, patterns, same_bits
 from jax import lax
 from reference import bits, guard
@@ -35,12 +36,7 @@ def tournament(n):
         yield sorted(pairs) if n % 2 else sorted(pairs | {(alone, n - 1)})
 
 
-def pairwise(x):
-    x = list(x) + [np.float64(0)] * ((1 << (len(x) - 1).bit_length()) - len(x))
-    while len(x) > 1:
-        half = len(x) // 2
-        x = [a + b for a, b in zip(x[:half], x[half:], strict=True)]
-    return x[0]
+pairwise = functools.partial(test_linalg.pairwise, dtype=np.float64)
 
 
 def snap(x):
