@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import runpy
 
 from setuptools import Extension, setup
 
@@ -10,6 +11,7 @@ jaxlib = importlib.util.find_spec("jaxlib")
 headers = [f"-isystem{pathlib.Path(jaxlib.origin).parent / 'include'}"] if jaxlib else []
 options = ["-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi"]
 folder = pathlib.Path("primitives/native")
+digest = runpy.run_path("primitives/native_sources.py")["digest"](folder)
 
 setup(
     ext_modules=[
@@ -17,6 +19,7 @@ setup(
             "repjax.primitives._native",
             sorted(str(path) for path in folder.glob("*.cc")),
             depends=[str(path) for path in folder.glob("*.h")],
+            define_macros=[("REPJAX_SOURCES", f'"{digest}"')],
             extra_compile_args=[*headers, *options],
             extra_link_args=["-static-libstdc++", "-static-libgcc"],
             optional=True,

@@ -1,6 +1,6 @@
 """What repjax costs on a GPU, against plain XLA and against what the device can do.
 
-    python benchmarks/gpu.py [--quick] [--minutes M] [--only PREFIX ...] [--output DIR/NAME]
+    python benchmarks/gpu.py [--quick] [--minutes M] [--only PREFIX ...] [--output DIR]
 
 Each case runs as plain JAX in float32 (precision HIGHEST) and, where there are matrix products,
 also as XLA's default, which is TF32, and as repjax in each order.  Achieved bytes/s and flop/s are
@@ -12,8 +12,11 @@ A figure is the time of one of many calls that are queued without waiting for ea
 least of several measurements of 2 N and of N calls the difference, so that what a measurement costs
 by itself is left out, divided by N.  It cannot be less than the time to dispatch a program.
 
-With --output, writes DIR/NAME.md and .json after every case, so that a run that is cut off, by
---minutes or otherwise, loses nothing.  --platform cpu --quick tries the program out elsewhere.
+First comes a product whose bits are known, then what tells most: products, rows, training.  With
+--output, writes DIR/speed.md and .json after every case, so that a run that is cut off, by
+--minutes or otherwise, loses nothing, and they say which families of cases are left.  Exit status:
+0, or 1 if something failed or has other bits, 2 if the request cannot be met or cases are left.
+--platform cpu --quick tries the program out elsewhere.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import argparse
 import itertools
 import math
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import contractions
 import cpu
@@ -38,7 +42,7 @@ import repjax
 from repjax.primitives import gpu
 from repjax.primitives.interpret import ACCUMULATIONS, CONTRACTIONS, Context, interpret_closed
 from repjax.primitives.rows import in_kernels
-from repjax.verify import conformance
+from repjax.verify import conformance, vectors
 from repjax.verify.prove import UsageError
 
 HIGHEST, TF32 = "plain, HIGHEST", "plain, TF32"
@@ -294,7 +298,9 @@ def markdown(report: dict[str, Any]) -> str:
         f"{best['flop/s'] / 1e12:.2f} TFLOP/s in float32 (HIGHEST); "
         f"an empty program takes {best['dispatch'] * 1e6:.1f} us.",
         "",
-        "Finished." if report["finished"] else "**Unfinished**: not every case has run.",
+        f"A product of 2,048 has {'the golden bits' if report['same'] else '**other bits**'}.",
+        "",
+        "Finished." if report["finished"] else f"**Unfinished**: {_left(report)}.",
     ]
     family = ""
     for name, row in report["cases"].items():
@@ -320,8 +326,14 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _left(report: dict[str, Any]) -> str:
+    running = report["running"]
+    families = ", ".join(report["left"])
+    return f"{f'ended before or in {running}; ' if running else ''}left of {families}"
+
+
 def find_device(platform: str):
-    """The device, or SystemExit with one sentence."""
+    """The device; ends the program, with one sentence, if there is none."""
     if platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     device = jax.devices()[0]
@@ -333,61 +345,107 @@ def find_device(platform: str):
                 "program out with --platform cpu --quick"
             )
     except UsageError as error:
-        raise SystemExit(f"gpu.py: {error}") from None
+        refuse(str(error))
     return device
 
 
-def main() -> None:
+def refuse(reason: str) -> NoReturn:
+    print(f"gpu.py: {reason}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+#: In the order of what they tell.
+FAMILIES = {
+    "product": product_cases,
+    "rows": row_cases,
+    "training": network_cases,
+    "sum": reduction_cases,
+    "elementwise": elementwise_cases,
+    "convolution and attention": contraction_cases,
+    "scatter-add": other_cases,
+}
+
+
+def smoke(device) -> bool:
+    """Whether a product has the golden bits; says so, and what computes it."""
+    case = vectors.smoke()
+    golden = conformance.load()["digests"][case.name]
+    row = conformance.check(case, golden, device)
+    calls = conformance.kernels_or_why(case, device)
+    print(f"smoke: {'same' if row['same'] else row['reason']}, it calls {calls}", flush=True)
+    return row["same"]
+
+
+def measure_ways(case: Case, seconds: float, deadline: float) -> dict[str, Any]:
+    """The row of a case in the report: its ways, until the deadline."""
+    row: dict[str, Any] = {"bytes": case.bytes(), "flops": case.flops, "ways": {}}
+    for way, compile_program in case.programs():
+        if time.monotonic() > deadline:
+            break
+        try:
+            row["ways"][way] = measure(compile_program(), case.arguments, seconds)
+        except Exception as error:  # such as too little memory: the others are to run
+            text = str(error).strip().splitlines() or [""]
+            row["ways"][way] = {"error": f"{type(error).__name__}: {text[0][:200]}"}
+    return row
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, short measurements")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no case after them")
     parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
     parser.add_argument("--platform", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and OUTPUT.json")
+    parser.add_argument("--output", type=pathlib.Path, metavar="DIR", help="write DIR/speed.*")
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
     if arguments.platform == "cpu" and not arguments.quick:
-        raise SystemExit("gpu.py: --platform cpu expected --quick too; see benchmarks/cpu.py")
+        refuse("--platform cpu expected --quick too; see benchmarks/cpu.py")
     device = find_device(arguments.platform)
     seconds = 0.02 if arguments.quick else 0.4
     report: dict[str, Any] = {
         "environment": conformance.environment(device),
+        "same": smoke(device),
         "ceilings": ceilings(arguments.quick, seconds),
         "finished": False,
+        "running": "",
+        "left": [*FAMILIES],
         "cases": {},
     }
     print(report["ceilings"], flush=True)
-    families = (product_cases, elementwise_cases, reduction_cases, row_cases, network_cases)
-    families += (contraction_cases, other_cases)
-    cases = itertools.chain.from_iterable(family(arguments.quick) for family in families)
-    for case in cases:
-        if not case.name.startswith(tuple(arguments.only)):
-            continue
-        row = {"bytes": case.bytes(), "flops": case.flops, "ways": {}}
-        for way, compile_program in case.programs():
+
+    def save(running: str = "") -> None:
+        report["running"] = running
+        if arguments.output:
+            conformance.write(arguments.output / "speed", report, markdown(report))
+
+    for family, cases in FAMILIES.items():
+        for case in cases(arguments.quick):
+            if not case.name.startswith(tuple(arguments.only)):
+                continue
+            save(case.name)
+            row = measure_ways(case, seconds, deadline)
+            if row["ways"]:
+                report["cases"][case.name] = row
+                ways = row["ways"].items()
+                texts = {w: f.get("error") or f"{f['seconds'] * 1e3:.4g} ms" for w, f in ways}
+                print(f"{case.name}: {texts}", flush=True)
             if time.monotonic() > deadline:
                 break
-            try:
-                row["ways"][way] = measure(compile_program(), case.arguments, seconds)
-            except Exception as error:  # such as too little memory: the others are to run
-                text = str(error).strip().splitlines() or [""]
-                row["ways"][way] = {"error": f"{type(error).__name__}: {text[0][:200]}"}
-        if row["ways"]:
-            report["cases"][case.name] = row
-        shown = {
-            w: f.get("error") or f"{f['seconds'] * 1e3:.4g} ms" for w, f in row["ways"].items()
-        }
-        print(f"{case.name}: {shown}", flush=True)
-        if time.monotonic() > deadline:
-            break
-        if arguments.output:
-            conformance.write(arguments.output, report, markdown(report))
+        else:
+            report["left"].remove(family)
+            continue
+        break
     else:
         report["finished"] = True
-    if arguments.output:
-        conformance.write(arguments.output, report, markdown(report))
+        case = None
+    save("" if report["finished"] else case.name)
     print("\n" + markdown(report))
+    ways = [figures for row in report["cases"].values() for figures in row["ways"].values()]
+    if not report["same"] or any("error" in figures for figures in ways):
+        return 1
+    return 0 if report["finished"] else 2
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

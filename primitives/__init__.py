@@ -5,6 +5,7 @@ Flax, of optax or of the rewriting of programs; ``docs/contributing`` says how t
 """
 
 from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
+    add_n,
     arithmetic,
     collectives,
     complex_numbers,

@@ -23,6 +23,7 @@ from repjax.primitives import canonical
 from repjax.primitives.define import HALVES, define
 from repjax.primitives.interpret import (
     CODE_SIZE,
+    TURN_X64_OFF,
     Context,
     RefusedError,
     bind_exact,
@@ -34,14 +35,16 @@ from repjax.primitives.interpret import (
 FORMATS = (np.dtype(np.float32), *HALVES)
 
 
-def require_format(context: Context, operands) -> None:
+def require_format(context: Context, operands, formats=FORMATS) -> None:
     """Refuse float formats that have no contract yet."""
     for x in operands:
         dtype = jax.typeof(x).dtype
-        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in FORMATS:
+        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in formats:
+            name = context.equation.primitive.name
+            option = f", {TURN_X64_OFF}" if dtype == np.float64 else ""
             raise RefusedError(
-                f"{context.equation.primitive.name} expected float32, float16 or bfloat16, "
-                f"received {dtype}; convert with .astype('float32') before it"
+                f"{name} expected float32, float16 or bfloat16, received {dtype}; convert with "
+                f".astype('float32') before it{option}"
             )
 
 
@@ -62,6 +65,23 @@ def canonicalize(x):
     if not is_inexact(aval) or np.dtype(aval.dtype) not in canonical.FORMATS:
         return x
     return canonicalize_p.bind(x)
+
+
+def constant(x):
+    """A captured array: its canonical value, hidden from XLA's compile-time evaluation."""
+    return hidden(canonicalize(x))
+
+
+def hidden(x):
+    """``x``, with which XLA does not compute when it compiles, even if it is constant.
+
+    XLA transposes a constant by another layout of the same memory, and takes its bits in the order
+    of the memory: ``bitcast_convert``, with which every guard begins, then gives wrong numbers.
+    The barrier is there until XLA has chosen all layouts.
+    """
+    aval = jax.typeof(x)
+    is_array = getattr(aval, "ndim", 0) and isinstance(aval.dtype, np.dtype)
+    return lax.optimization_barrier(x) if is_array else x
 
 
 # --- materialization ------------------------------------------------------------------
@@ -265,8 +285,8 @@ batching.defvectorized(one_minus_square_p)
 # --- rules ----------------------------------------------------------------------------
 
 
-def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
-    """Register the rule of a primitive that takes what its stock form takes.
+def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = (), formats=FORMATS) -> None:
+    """Register the rule of a primitive that takes what its stock form takes, in these formats.
 
     Params of the stock primitive other than ``keep`` (accuracy, sharding) ask for less
     than correct rounding gives, and are dropped.
@@ -274,26 +294,26 @@ def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = ()) -> None:
 
     @rule(stock_name)
     def plain(context, operands, params):
-        require_format(context, operands)
+        require_format(context, operands, formats)
         return primitive.bind(*operands, **{k: params[k] for k in keep})
 
 
-for _name, _primitive in {
-    "add": add_p,
-    "add_any": add_p,
-    "sub": sub_p,
-    "mul": mul_p,
+# Those whose bodies are of any format, float64 too: JAX's draws in it are made of them.
+_OF_ANY_FORMAT = {"add": add_p, "add_any": add_p, "sub": sub_p, "mul": mul_p, "neg": neg_p}
+_OF_FORMATS = {
     "div": div_p,
-    "neg": neg_p,
     "sqrt": sqrt_p,
     "rsqrt": rsqrt_p,
     "rem": rem_p,
     "square": square_p,
     "one_minus_square": one_minus_square_p,
-}.items():
-    plain_rule(_name, _primitive)
+}
+for _name, _primitive in {**_OF_ANY_FORMAT, **_OF_FORMATS}.items():
+    _formats = (*FORMATS, np.dtype(np.float64)) if _name in _OF_ANY_FORMAT else FORMATS
+    plain_rule(_name, _primitive, formats=_formats)
     CODE_SIZE[_name] = 1
 CODE_SIZE |= {"integer_pow": 2, "convert_element_type": 1, "floor": 1, "ceil": 1, "round": 1}
+CODE_SIZE["iota"] = 0
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
 plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
 
@@ -311,6 +331,7 @@ def _polynomial(x, *coefficients, unroll=None):
 def _nextafter(x, y):
     """The neighbour of x towards y in their own format; it may be subnormal, and so +0."""
     f = canonical.format_of(x)
+    x, y = canonical.broadcast(x, y)
 
     def flip(i):  # between sign and magnitude and two's complement, where order is order
         return lax.select(i < 0, i ^ f.magnitude, i)
@@ -370,7 +391,7 @@ def _float_to_integer(x, dtype):
     if dtype == np.bool_:
         return lax.ne(x, lax.full_like(x, 0))
     x = canonical.to_float64(x)
-    info = np.iinfo(dtype)
+    info = jax.numpy.iinfo(dtype)  # which knows those of 2 and 4 bits
     above = lax.ge(x, lax.full_like(x, float(info.max) + 1))
     below = lax.le(x, lax.full_like(x, float(info.min) - (1 if info.bits < 64 else 0)))
     inside = lax.bitwise_not(above | below | canonical.is_nan(x))
@@ -381,13 +402,24 @@ def _float_to_integer(x, dtype):
 
 def _convert(x, *, new_dtype):
     from_float, to_float = (jax.dtypes.issubdtype(d, np.floating) for d in (x.dtype, new_dtype))
-    if from_float and x.dtype != np.float32:
+    if x.dtype == np.float64 and to_float:
+        if new_dtype == np.float32:
+            return canonical.to_float32(x)
+        return canonical.narrow(canonical.to_float32_odd(x), new_dtype)
+    if from_float and x.dtype in HALVES:
         x = canonical.widen(x)
+    if new_dtype == np.float64:
+        return _to_float64(x)
     if not from_float:
         x = _integer_to_float32(x, sticky=new_dtype != np.float32)
     if not to_float:
         return _float_to_integer(x, new_dtype)
     return x if new_dtype == np.float32 else canonical.narrow(x, new_dtype)
+
+
+def _to_float64(x):
+    """Exact, but for integers of 64 bits, which are rounded to nearest even."""
+    return canonical.to_float64(lax.convert_element_type(x, np.int32) if x.dtype == np.bool_ else x)
 
 
 convert_p = define("convert_element_type", _convert, lax.convert_element_type, halves=None)
@@ -398,16 +430,26 @@ def _convert_rule(context, operands, params):
     (x,) = operands
     old, new = jax.typeof(x).dtype, np.dtype(params["new_dtype"])
     for dtype in (old, new):
-        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in FORMATS:
+        if jax.dtypes.issubdtype(dtype, np.floating) and dtype not in canonical.FORMATS:
             raise RefusedError(
-                f"conversion from {old} to {new} has no reproducible form; float32, float16, "
-                "bfloat16 and the integers have"
+                f"convert_element_type expected float64, float32, float16, bfloat16 or integers, "
+                f"received a conversion from {old} to {new}; do it outside repjax"
             )
     if old == new:
         return bind_exact(context, operands, params)  # a change of weak type only
     if old.itemsize > 4 and not is_inexact(jax.typeof(x)) and new.itemsize < 4:
         raise RefusedError(f"conversion from {old} to {new} has no reproducible form; go by int32")
     return convert_p.bind(x, new_dtype=new)
+
+
+@rule("iota")
+def _iota_rule(context, operands, params):
+    if params["dtype"] not in HALVES:
+        return bind_exact(context, operands, params)  # in float32 they are rounded once too
+    return convert_p.bind(
+        bind_exact(context, operands, {**params, "dtype": np.dtype(np.uint32)}),
+        new_dtype=params["dtype"],
+    )
 
 
 @rule("bitcast_convert_type", "eq_to", "lt_to", "le_to")

@@ -147,6 +147,16 @@ def broadcast(*arrays):
     return [lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays]
 
 
+def broadcast_axes(x, shape, axes):
+    """``x`` in this shape, its axes made these, in any order.
+
+    Not by ``lax.broadcast_in_dim`` alone: where shapes are equal, as those of square matrices, JAX
+    leaves it out when it is traced, whatever the order of the axes.
+    """
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    return lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(axes))
+
+
 def to_float64(x):
     """Exact conversion of a canonical float array to float64."""
     return lax.convert_element_type(x, np.float64)
@@ -228,7 +238,8 @@ def widen(x):
         (magnitude << shift) | 0x7F800000,
         (magnitude << shift) + rebias,
     )
-    wide = lax.select(magnitude == 0, _const(i, 0), wide)
+    # Not ``magnitude == 0``: of that LLVM makes a comparison of float16 with zero.
+    wide = lax.select(magnitude < f.tiny, _const(i, 0), wide)
     return from_bits(wide | (i & np.int32(-0x80000000)), np.float32)
 
 

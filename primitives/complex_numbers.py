@@ -116,8 +116,8 @@ def _scatter_mul(operand, indices, updates, *, dimension_numbers, unique_indices
     """The elements that are reached times their updates, which are one for each."""
     if not windows_are_apart(indices, unique_indices):
         raise RefusedError(
-            "scatter-mul on complex numbers expected one window or unique_indices=True; gather, "
-            "multiply and assign: x.at[i].set(x[i] * y)"
+            "scatter-mul on complex numbers expected one window or unique_indices=True, received "
+            "several windows; gather, multiply and assign: x.at[i].set(x[i] * y)"
         )
     options = {k: params[k] for k in ("indices_are_sorted", "mode")}
     scatter = functools.partial(
@@ -179,6 +179,12 @@ def _convert_element_type(x, *, new_dtype, **_):
         return lax.convert_element_type(parts(x)[0], new_dtype)
     real, imaginary = parts(x)
     return lax.complex(*(lax.convert_element_type(y, np.float32) for y in (real, imaginary)))
+
+
+@complex_program("iota")
+def _iota(*, shape, dimension, **_):
+    real = lax.broadcasted_iota(np.float32, shape, dimension)
+    return lax.complex(real, lax.full_like(real, 0))
 
 
 # --- contractions -----------------------------------------------------------------------

@@ -25,7 +25,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax._src.dispatch import apply_primitive, prim_requires_devices_during_lowering
+from jax._src.interpreters.ad import GradAccum, fancy_transposes
 from jax._src.sharding_impls import ShardingContext, SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -37,8 +38,8 @@ from repjax.primitives.interpret import (
     PREFIX,
     Context,
     interpret_function,
+    settled,
     sharded_struct,
-    staged,
     struct,
     struct_of,
 )
@@ -61,6 +62,7 @@ def define(
     own_value: bool = False,
     on_cpu: Callable[[], Callable[..., Any] | None] = lambda: None,
     on_gpu: Callable[[], Callable[..., Any] | None] = lambda: None,
+    on_gpu_by_ptx: Callable[[], Callable[..., Any] | None] = lambda: None,
     in_parts: bool = False,
     on_one_device: bool = False,
 ) -> Primitive:
@@ -84,6 +86,7 @@ def define(
       on_cpu: called when lowering for CPU, but not for ``jax.export``: a faster function with the
         bits of ``body``, or None where this machine has none.
       on_gpu: the same for CUDA, called where :func:`repjax.primitives.gpu.available`.
+      on_gpu_by_ptx: the same where the kernels are those of the second backend.
       in_parts: whether one of these is ``partition.partitioned``, for which lowering has to know
         the devices.
       on_one_device: whether these are only for what a device computes by itself.
@@ -99,21 +102,17 @@ def define(
     def pack(results):
         return list(results) if multiple_results else results[0]
 
-    @functools.cache
-    def compiled(params):
-        return jax.jit(functools.partial(primitive.bind, **dict(params)))
-
-    @primitive.def_impl
-    def evaluate(*args, **params):
-        with jax.disable_jit(False):  # compiled, or this would call itself
-            return compiled(tuple(sorted(params.items())))(*args)
+    # Compiled, also without jit, and known to jax_debug_nans as what cannot be taken apart.
+    primitive.def_impl(functools.partial(apply_primitive, primitive))
 
     @primitive.def_abstract_eval
     def abstract_eval(*avals, **params):
-        out = jax.eval_shape(functools.partial(stock, **params), *map(sharded_struct, avals))
+        with settled():  # lest the user's precision be refused for operands that are not theirs
+            out = jax.eval_shape(functools.partial(stock, **params), *map(sharded_struct, avals))
         return pack([_type(x, avals) for x in out])
 
-    kernels = {"cpu": on_cpu, "cuda": lambda: on_gpu() if gpu.available() else None}
+    by_backend = {"triton": on_gpu, "ptx": on_gpu_by_ptx, None: lambda: None}
+    kernels = {"cpu": on_cpu, "cuda": lambda: by_backend[gpu.backend()]()}
 
     def for_types(avals_in, avals_out, function=body):
         if halves is not None and any(map(_is_half, (*avals_in, *avals_out))):
@@ -153,8 +152,19 @@ def define(
         results = _interpret(batched, params, *args)
         return pack(results), pack([0] * len(results))
 
+    def accumulate(cotangents, *args, **params):
+        accumulators = [x for x in args if isinstance(x, GradAccum)]
+        for x in accumulators:  # they add by add_n from here on (repjax.cotangents)
+            x.reproducible = True
+        args = [ad.UndefinedPrimal(x.aval) if isinstance(x, GradAccum) else x for x in args]
+        results = ad.primitive_transposes[primitive](cotangents, *args, **params)
+        results = [r for r, x in zip(results, args, strict=True) if ad.is_undefined_primal(x)]
+        for x, result in zip(accumulators, results, strict=True):
+            x.accum(result)
+
     ad.primitive_jvps[primitive] = derivative
     ad.primitive_transposes[primitive] = functools.partial(_transpose, stock)
+    fancy_transposes[primitive] = accumulate
     batching.primitive_batchers[primitive] = batch
     return primitive
 
@@ -189,7 +199,7 @@ def lower_body(ctx, function, *args, multiple_results: bool, **params):
     """Lower a function on arrays, inside which 64-bit types are enabled."""
     # It knows nothing of shardings, which an explicit mesh would have in its types.
     ctx = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
-    with jax.enable_x64(True), staged():
+    with jax.enable_x64(True), settled():
         ctx = ctx if not ctx.dim_var_values else _with_wide_index(ctx)
         return mlir.lower_fun(function, multiple_results)(ctx, *args, **params)
 

@@ -38,7 +38,7 @@ from jax.interpreters import batching, mlir
 from repjax.primitives import native
 from repjax.primitives.arithmetic import canonicalize_p
 from repjax.primitives.define import is_for_one_device, is_for_several_devices
-from repjax.primitives.interpret import PREFIX, open_jaxpr, staged, struct_of
+from repjax.primitives.interpret import PREFIX, open_jaxpr, settled, struct_of
 from repjax.primitives.partition import Axes, Names, partitioned
 from repjax.primitives.programs import ELEMENTARY, STORAGE, Program, function_of
 from repjax.primitives.reduce.sums import call_kernel
@@ -675,7 +675,7 @@ def _by_kernel(kernel, in_parts, equations, multiple_results: bool):
             elif is_for_several_devices(ctx) and all(chain.has_parts for chain in chains):
                 function = in_parts
         function = functools.partial(function, **params)
-        with staged():
+        with settled():
             return mlir.lower_fun(function, multiple_results)(ctx, *operands)
 
     return lower

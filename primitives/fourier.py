@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives.complex_numbers import complex_program, multiply, parts
+from repjax.primitives.interpret import RefusedError
 
 RADIX, DIRECT = 32, 256
 
@@ -171,6 +172,15 @@ def _from_half(x: Pair, n: int) -> Pair:
 def fft(x, *, fft_type, fft_lengths):
     """Along the last axes: each by itself, the last first, but for IRFFT last."""
     kind, axes, n = lax.FftType(fft_type), range(-1, -1 - len(fft_lengths), -1), fft_lengths[-1]
+    if kind == lax.FftType.RFFT and n == 0:
+        raise RefusedError(
+            "fft of real numbers expected elements along the last axis, received none, for which "
+            "JAX has no transform; leave it out for empty arrays"
+        )
+    if 0 in x.shape or 0 in fft_lengths:
+        last = {lax.FftType.RFFT: n // 2 + 1, lax.FftType.IRFFT: n}.get(kind, x.shape[-1])
+        dtype = np.float32 if kind == lax.FftType.IRFFT else np.complex64
+        return lax.full((*x.shape[:-1], last), 0, dtype)
     x = (x, None) if kind == lax.FftType.RFFT else parts(x)
     sign = -1 if kind in (lax.FftType.FFT, lax.FftType.RFFT) else 1
     for axis in axes if kind != lax.FftType.IRFFT else axes[1:]:

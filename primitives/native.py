@@ -5,6 +5,8 @@ through XLA's FFI.  Without it, the bodies are compiled by XLA: the same bits, m
 contractions, many times.  The environment variable ``REPJAX_NATIVE`` says which is used:
 ``off``, or one of this machine's instruction sets (``AVX512_AMX``, ``AVX512_VNNI``, ``AVX512``,
 ``AVX2``, ``NEON``, ``PLAIN``); by default the best one that has fused multiply-adds.
+
+It is only used with the sources that it was compiled from, which are installed with it for that.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import itertools
 import os
 import pathlib
 import sysconfig
+import warnings
 
 import jax
 import numpy as np
+
+from repjax.primitives import native_sources
 
 #: The names of the kernels in XLA and in the library.
 _TARGETS = (
@@ -34,6 +39,7 @@ _TARGETS = (
     "repjax_scatter_add",
     "repjax_triangular_solve",
 )
+_SOURCES = pathlib.Path(__file__).parent / "native"
 _LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 #: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its
 #: neighbours, so that what is between need not be written and read.
@@ -49,15 +55,41 @@ def _load() -> ctypes.CDLL | str:
         return "it was not compiled when repjax was installed"
     try:
         library = ctypes.CDLL(str(_LIBRARY))
-        for name in _TARGETS:
+        reason = _is_stale(library)
+        for name in _TARGETS if reason is None else ():
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), "cpu")
     except Exception as error:  # whatever is wrong with it, there are the bodies
-        return f"it cannot be loaded: {error}"
+        reason = f"it cannot be loaded: {error}"
+    if reason is not None:
+        warnings.warn(
+            f"repjax does without its C++ kernel, {_LIBRARY}: the same bits, but many times "
+            f"slower; {reason}",
+            stacklevel=2,
+        )
+        return reason
     for function in (library.repjax_instruction_set, library.repjax_operation):
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_int64]
     library.repjax_choose.argtypes = [ctypes.c_int64]
     return library
+
+
+def _is_stale(library: ctypes.CDLL) -> str | None:
+    """Why the kernel is not one of the sources beside it, which the package brings along; or None.
+
+    A kernel of other sources may compute other bits, or read its operands in another way.
+    """
+    expected, received = native_sources.digest(_SOURCES), None
+    if hasattr(library, "repjax_sources"):
+        library.repjax_sources.restype = ctypes.c_char_p
+        received = library.repjax_sources().decode()
+    if expected is not None and expected == received:
+        return None
+    return (
+        f"it was compiled from other sources: expected {expected or f'sources in {_SOURCES}'}, "
+        f"received {received or 'a kernel without a digest of its sources'}; install repjax again, "
+        "or in a source tree run python setup.py build_ext --inplace --force"
+    )
 
 
 def _names(function) -> list[str]:

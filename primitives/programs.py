@@ -1,8 +1,9 @@
 """Programs of elementwise operations for the C++ kernels, as ``native/programs.h`` reads them.
 
 The kernels interpret them: registers hold blocks of elements, and an instruction computes a block
-from up to three others.  Elements are 32 bits wide there: float32, integers, and booleans as masks
-of all bits; float16 and bfloat16 are the float32 numbers that they stand for.
+from up to three others (``add_n``: from up to eight).  Elements are 32 bits wide there: float32,
+integers, and booleans as masks of all bits; float16 and bfloat16 are the float32 numbers that they
+stand for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from repjax.primitives import native
+from repjax.primitives.add_n import MOST_PARTS
 from repjax.primitives.arithmetic import multiplication_chain
 from repjax.primitives.define import HALVES
 from repjax.primitives.interpret import PREFIX
@@ -48,6 +50,12 @@ def _integer_pow(emit, equation, x):
         return one
     power = multiplication_chain(functools.partial(emit, "mul"), x, abs(y))
     return power if y > 0 else emit("div", one, power)
+
+
+def _add_n(emit, equation, *terms):
+    # What is rounded once more is rounded to odd.
+    halves = equation.outvars[0].aval.dtype in HALVES
+    return emit("add_n_odd" if halves else "add_n", *terms)
 
 
 def _comparison(name, swapped=False):
@@ -131,6 +139,7 @@ _FLOATS: dict[str, _Function] = {
     **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
     PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
     PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),
+    PREFIX + "add_n": _rounding(_add_n),
     PREFIX + "convert_element_type": _rounding(_convert, "guard"),
     "sign": _plain("sign"),
     "abs": _abs,
@@ -169,6 +178,8 @@ def function_of(equation) -> _Function | None:
     if not all(getattr(aval, "dtype", None) in STORAGE for aval in avals):
         return None
     if avals[-1].size == 0 or len(equation.outvars) != 1 or equation.effects:
+        return None
+    if len(equation.invars) > MOST_PARTS:
         return None
     # Comparisons of float16, which repjax has in float32.
     name = equation.primitive.name.removeprefix(PREFIX + "exact_")
@@ -278,8 +289,10 @@ class Program:
                     free.add(count)
                     count += 1
                 registers[result] = free.pop()
-            padded = (*read_from, *read_from[:1] * 2)[:3]
-            instructions += [native.operations()[name], registers[result], *padded]
+            *held, a, b, c = read_from if len(read_from) > 3 else (read_from * 3)[:3]
+            for x in held:
+                instructions += [native.operations()["hold"], registers[result], x, x, x]
+            instructions += [native.operations()[name], registers[result], a, b, c]
 
         inputs = [
             [kind, len(axes), *(x for axis in axes for x in axis)]

@@ -34,7 +34,13 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives import gpu, native
 from repjax.primitives import rows_on_cpu as on_cpu
-from repjax.primitives.define import HALVES, is_for_one_device, is_for_several_devices, lower_body
+from repjax.primitives.define import (
+    HALVES,
+    is_for_export,
+    is_for_one_device,
+    is_for_several_devices,
+    lower_body,
+)
 from repjax.primitives.elementwise import (
     Chain,
     View,
@@ -46,7 +52,7 @@ from repjax.primitives.elementwise import (
     variables,
     view_of,
 )
-from repjax.primitives.interpret import PREFIX, staged, struct_of
+from repjax.primitives.interpret import PREFIX, settled, struct_of
 from repjax.primitives.partition import Axes, partitioned
 from repjax.primitives.programs import function_of
 
@@ -73,8 +79,8 @@ def _named(names: str, prefix: str = PREFIX) -> frozenset[str]:
 
 #: Elementwise primitives, whose bodies a kernel evaluates; digamma and lgamma take long to compile.
 ELEMENTWISE = _named(
-    "acos acosh add asin asinh atan atan2 atanh canonicalize cbrt ceil convert_element_type cos "
-    "cosh div erf erf_inv erfc exp exp2 expm1 floor hypot integer_pow log log10 log1p log2 "
+    "acos acosh add add_n asin asinh atan atan2 atanh canonicalize cbrt ceil convert_element_type "
+    "cos cosh div erf erf_inv erfc exp exp2 expm1 floor hypot integer_pow log log10 log1p log2 "
     "logistic mul neg nextafter one_minus_square pow rem rsqrt sin sinh sqrt square sub tan tanh"
 )
 _LONG = ELEMENTWISE - _named("add sub mul div neg square integer_pow canonicalize floor ceil")
@@ -613,13 +619,13 @@ def _lower(ctx, *operands, program: Rows, kernel=None):
         return lower_body(ctx, kernel, *operands, multiple_results=True, program=program)
     in_parts = kernel and is_for_several_devices(ctx) and program.has_parts
     function = _in_parts if in_parts else _equations
-    with staged():
+    with settled():
         return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, program=program)
 
 
 def _lower_for_gpu(ctx, *operands, program: Rows):
     kernel = None
-    if program.kernels is GPU and gpu.available():
+    if program.kernels is GPU and not is_for_export(ctx) and gpu.available():
         from repjax.primitives.gpu import rows  # with it Pallas, which takes a while
 
         kernel = rows.evaluate

@@ -73,7 +73,8 @@ def _starts(shape, indices, numbers, mode) -> dict[int, Any]:
     starts = {}
     for i, d in enumerate(numbers.scatter_dims_to_operand_dims):
         start = lax.index_in_dim(indices, i, indices.ndim - 1, keepdims=False)
-        limits, (low, high) = np.iinfo(start.dtype), (0, shape[d] - 1) if clip else (-1, shape[d])
+        limits = jax.numpy.iinfo(start.dtype)
+        low, high = (0, shape[d] - 1) if clip else (-1, shape[d])
         bounds = (np.array(x, start.dtype) for x in (max(low, limits.min), min(high, limits.max)))
         start = lax.clamp(next(bounds), start, next(bounds))
         starts[d] = lax.convert_element_type(start, np.int32)
@@ -117,9 +118,7 @@ def _one_hot(shape, indices, updates, numbers, mode):
         """``x``, whose axes are these of the operand or have one element, in its shape."""
         axes = [i for i, d in enumerate(dimensions) if d is not None]
         x = lax.squeeze(x, [i for i, d in enumerate(dimensions) if d is None])
-        kept = [dimensions[i] for i in axes]
-        x = lax.transpose(x, sorted(range(len(kept)), key=kept.__getitem__))
-        return lax.broadcast_in_dim(x, shape, sorted(kept))
+        return canonical.broadcast_axes(x, shape, [dimensions[i] for i in axes])
 
     of_batch = dict(zip(numbers.scatter_indices_batching_dims, batch, strict=True))
     of_indices = [of_batch.get(d) for d in range(indices.ndim - 1)]
@@ -182,6 +181,7 @@ def _in_rows(operand, indices, updates, numbers, mode):
     """
     leading, shape = len(numbers.inserted_window_dims), operand.shape
     is_table = numbers.inserted_window_dims == tuple(range(leading))
+    is_table &= not numbers.operand_batching_dims  # rows of each batch
     if not is_table or not _has_whole_windows(shape, updates, numbers):
         return None
     sizes = (*shape, *indices.shape[:-1])
@@ -242,7 +242,7 @@ def _precision(windows: int) -> int:
     if not isinstance(windows, int):
         raise RefusedError(
             f"scatter-add, and the gradient of indexing, expected a known number of windows, on "
-            f"which the grid of the sums depends; received {windows}: leave other sizes open in "
+            f"which the grid of the sums depends, received {windows}; leave other sizes open in "
             "jax.export"
         )
     return min(_PRECISION, 61 - (windows - 1).bit_length())
@@ -332,7 +332,7 @@ def scatter_body(operand, indices, updates, *, dimension_numbers, mode, **_):
     wins = lax.eq(number, _gather_like(updates, last, indices, dimension_numbers, mode=mode))
 
     integers, from_integers = _as_integers(updates)
-    least = np.iinfo(integers.dtype).min
+    least = jax.numpy.iinfo(integers.dtype).min
     assigned = scatter_max(lax.select(wins, integers, lax.full_like(integers, least)), least)
     reached = lax.ge(last, lax.full_like(last, 0))
     return lax.select(reached, from_integers(assigned), operand)

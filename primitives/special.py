@@ -18,6 +18,7 @@ from repjax.primitives.arithmetic import add, div, mul, neg, plain_rule, sub
 from repjax.primitives.define import define
 from repjax.primitives.elementary import digamma_p, exp_p, lgamma_p, pow_p
 from repjax.primitives.elementary.polynomial import constants
+from repjax.primitives.interpret import ELEMENTWISE
 
 # --- Bessel functions -------------------------------------------------------------------
 
@@ -231,4 +232,6 @@ def _polygamma(n, x):
 polygamma_p = define("polygamma", _polygamma, lax.polygamma)
 
 for _primitive in (bessel_i0e_p, bessel_i1e_p, zeta_p, polygamma_p):
-    plain_rule(_primitive.name.removeprefix("repjax_"), _primitive)
+    _name = _primitive.name.removeprefix("repjax_")
+    plain_rule(_name, _primitive)
+    ELEMENTWISE.add(_name)

@@ -21,20 +21,23 @@ private, so enabling it checks with canaries that it is alive, and refuses other
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
+from jax._src.core import trace_state_clean
 from jax._src.interpreters import pxla
 from jax._src.random import core as random_core
 from jax.extend.core import Primitive
 from jax.extend.core import primitives as stock
 from jax.interpreters import ad, mlir
 
-from repjax import rewrite
+from repjax import cotangents, environment, rewrite
 from repjax.primitives.arithmetic import FORMATS
 from repjax.primitives.elementary import DERIVATIVES
 from repjax.primitives.interpret import (
@@ -42,6 +45,7 @@ from repjax.primitives.interpret import (
     RefusedError,
     check_accumulation,
     check_contraction,
+    check_orders,
     default_accumulation,
     default_contraction,
     orders,
@@ -56,6 +60,33 @@ def is_enabled() -> bool:
     return _enabled.value
 
 
+class State(NamedTuple):
+    """What the options are on a thread."""
+
+    enabled: bool
+    accumulation: str
+    contraction: str
+
+
+def _state() -> State:
+    return State(is_enabled(), default_accumulation.value, default_contraction.value)
+
+
+def _check_changeable(name: str, received, current) -> None:
+    """Refuse another state inside a function that JAX is tracing.
+
+    A traced program is rewritten when it is lowered, or if it is run operation by operation
+    (``jax.grad`` without ``jax.jit``), its gradients are computed after the block: it would be in
+    part of one state and in part of the other.
+    """
+    if received != current and not trace_state_clean():
+        raise RuntimeError(
+            f"{name}: expected to be set outside of functions that JAX is tracing (jit, grad, "
+            f"vmap, scan, ...), where it is {current!r}, received {received!r} inside one; set it "
+            "around the outermost call, or use @repjax.reproducible inside"
+        )
+
+
 @contextlib.contextmanager
 def enabled(
     value: bool = True, *, accumulation: str | None = None, contraction: str | None = None
@@ -65,9 +96,15 @@ def enabled(
     ``with repjax.enabled(False):`` switches a global ``repjax_enable`` off for the block.
 
     Raises:
-      RuntimeError: if this version of JAX does not let the switch work (canaries).
+      RuntimeError: if this version of JAX does not let the switch work (canaries), or the state
+        would change inside a function that JAX is tracing.
     """
-    if _check_bool("enabled", value):
+    _check_bool("enabled", value)
+    check_orders(accumulation, contraction)
+    current = _state()
+    wanted = State(value, accumulation or current.accumulation, contraction or current.contraction)
+    _check_changeable("repjax.enabled", wanted, current)
+    if value and trace_state_clean():
         install()
     with _enabled(value), orders(accumulation, contraction):
         yield
@@ -112,9 +149,16 @@ def _add_option(name: str, kind: type, text: str, read, write) -> None:
 
 
 def _set_enabled(value) -> None:
-    if _check_bool("repjax_enable", value):
+    _check_bool("repjax_enable", value)
+    _check_changeable("repjax_enable", value, is_enabled())
+    if value and trace_state_clean():
         install()
     _enabled.set_global(value)
+
+
+def _set_order(name: str, context, check, value) -> None:
+    _check_changeable(name, check(value), context.value)
+    context.set_global(value)
 
 
 _add_option(
@@ -129,14 +173,16 @@ _add_option(
     str,
     "The default order of sums: pairwise, sequential or order_independent.",
     lambda: default_accumulation.value,
-    lambda value: default_accumulation.set_global(check_accumulation(value)),
+    lambda value: _set_order(
+        "repjax_accumulation", default_accumulation, check_accumulation, value
+    ),
 )
 _add_option(
     "repjax_contraction",
     str,
     "The default order of contractions: sequential or order_independent.",
     lambda: default_contraction.value,
-    lambda value: default_contraction.set_global(check_contraction(value)),
+    lambda value: _set_order("repjax_contraction", default_contraction, check_contraction, value),
 )
 
 # --- the hook -------------------------------------------------------------------------
@@ -159,8 +205,10 @@ def install() -> None:
     """Install the hook, once, and prove that it is alive.
 
     Raises:
-      RuntimeError: if a canary gets through.
+      RuntimeError: if a canary gets through, or the process computes in another way
+        (:mod:`repjax.environment`).
     """
+    environment.check()
     with _lock:
         if pxla._discharge_refs_jaxpr is _discharge and jax.stages.Compiled.__call__ is _call:
             return
@@ -186,6 +234,44 @@ def install() -> None:
                 "needs no hook, or a version of jax that repjax is tested with (see the README)"
             )
 
+
+# --- what was traced before --------------------------------------------------------------
+
+#: In which state programs were traced (``jax.jit(f).trace(x)``); its derivatives are of that one.
+_traced: weakref.WeakKeyDictionary[jax.stages.Traced, State | None] = weakref.WeakKeyDictionary()
+
+
+def _mark_traced() -> None:
+    """Refuse to lower or call a traced program in another state than that it was traced in."""
+    cls = jax.stages.Traced
+    stock = {name: getattr(cls, name) for name in ("__init__", "lower", "__call__")}
+
+    def state():
+        return _state() if is_enabled() else None  # nothing depends on the orders then
+
+    @functools.wraps(stock["__init__"])
+    def init(traced, *args, **kwargs):
+        stock["__init__"](traced, *args, **kwargs)
+        _traced[traced] = state()
+
+    def checked(name):
+        @functools.wraps(stock[name])
+        def method(traced, *args, **kwargs):
+            before, now = _traced.get(traced), state()
+            if before != now:
+                raise RuntimeError(
+                    "repjax: expected a traced program to be lowered and called as it was traced, "
+                    f"with {before or 'repjax_enable off'}, received {now or 'repjax_enable off'}; "
+                    "trace it again"
+                )
+            return stock[name](traced, *args, **kwargs)
+
+        return method
+
+    cls.__init__, cls.lower, cls.__call__ = init, checked("lower"), checked("__call__")
+
+
+_mark_traced()
 
 # --- what was compiled before ------------------------------------------------------------
 
@@ -258,6 +344,8 @@ def _keep_value(primitive) -> None:
 
 for _primitive in (stock.reduce_prod_p, stock.cumprod_p, stock.scatter_p):
     _keep_value(_primitive)
+
+cotangents.add_at_once(is_enabled)
 
 # --- samplers ---------------------------------------------------------------------------
 

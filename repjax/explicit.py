@@ -4,8 +4,8 @@
 contrast to ``repjax.reproducible``, which is applied after autodiff and outermost, the
 result may be differentiated, batched and mixed with other code.  What JAX itself then adds
 between two explicit functions, the sum of the cotangents of a value that is used several
-times, is made canonical where it enters the next one; with three or more uses its partial
-sums are JAX's own, so a whole training step belongs inside ``repjax.reproducible``.
+times, is the contract's (:mod:`repjax.cotangents`), unless all uses are inside ``jax.jit``, where
+it is JAX's own: so a whole training step belongs inside ``repjax.reproducible``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from repjax.primitives.interpret import (
     interpret_closed,
     orders,
 )
+from repjax.primitives.weak import leave
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 from repjax.tracing import trace
@@ -46,7 +47,8 @@ def explicit(
 
         def program(*operands):
             results = interpret_closed(context, jaxpr, [canonicalize(x) for x in operands])
-            return match_types([canonicalize(x) for x in results], jaxpr.out_avals)
+            results = map(canonicalize, map(leave, results, jaxpr.out_avals))
+            return match_types(results, jaxpr.out_avals)
 
         return rebuild(in_auto_axes(program, operands, jaxpr.out_avals))
 

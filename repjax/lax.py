@@ -21,6 +21,7 @@ import jax
 from jax import lax as _stock
 
 from repjax.explicit import explicit as _explicit
+from repjax.primitives.add_n import add_n as _add_n
 from repjax.primitives.arithmetic import FORMATS as _FORMATS
 from repjax.primitives.arithmetic import canonicalize as _canonicalize
 from repjax.primitives.contract import fma_p as _fma_p
@@ -181,6 +182,22 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
       algorithms using rounding to odd".
     """
     return _canonicalize(_fma_p.bind(*_of_one_type("fma", "three", a, b, c)))
+
+
+def add_n(*terms: jax.Array) -> jax.Array:
+    """The exact sum of its arguments, rounded once, then canonical, whatever their order.
+
+    Args:
+      *terms: one or more float32, float16 or bfloat16 arrays, of one shape and type.
+
+    Returns:
+      An array of that shape and type.
+
+    References:
+      Shewchuk 1997, "Adaptive precision floating-point arithmetic and fast robust geometric
+      predicates" (GROW-EXPANSION); Boldo and Melquiond 2008, as for :func:`fma`.
+    """
+    return _canonicalize(_add_n(*_of_one_type("add_n", "one or more", *terms)))
 
 
 def hypot(x: jax.Array, y: jax.Array) -> jax.Array:

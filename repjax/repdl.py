@@ -588,6 +588,7 @@ def adam(
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: float = 0.0,
+    amsgrad: bool = False,
 ) -> optax.GradientTransformation:
     """Adam in RepDL's order, as an optax transformation with the state of ``optax.scale_by_adam``.
 
@@ -599,23 +600,27 @@ def adam(
         d = rn(rn(sqrt(v) / sqrt(1 - b2**t)) + eps)
         update = rn(rn(m / d) * (-learning_rate / (1 - b1**t)))
 
-    and ``repjax.optim.apply_updates`` gives p = rn(p + update).  All constants are computed in
-    float64, each operation rounded on its own, and then rounded to float32; those with t too,
-    also under ``jit``, where t is traced.  RepDL takes b**t from C's ``pow``, here it is correctly
-    rounded (``primitives/decay.py``).  The two may differ in the last bit of a float64, which
-    seldom reaches the float32 constant: for b1 = 0.9, b2 = 0.999 and rates 1e-3 and 1e-2 all
-    constants of the first 100,000 steps are those of CPython with glibc.
+    and ``repjax.optim.apply_updates`` gives p = rn(p + update).  With ``amsgrad`` w = max(w, v),
+    from +0, takes the place of v in d, as in PyTorch; the state is that of
+    ``optax.scale_by_amsgrad``.
+
+    All constants are computed in float64, each operation rounded on its own, and then rounded to
+    float32; those with t too, also under ``jit``, where t is traced.  RepDL takes b**t from C's
+    ``pow``, here it is correctly rounded (``primitives/decay.py``).  The two may differ in the last
+    bit of a float64, which seldom reaches the float32 constant: for b1 = 0.9, b2 = 0.999 and rates
+    1e-3 and 1e-2 all constants of the first 100,000 steps are those of CPython with glibc.
 
     Args:
       learning_rate, b1, b2, eps, weight_decay: Python floats.  For another learning rate, as
         PyTorch's schedulers set them between steps, make another transformation: the state
         of one serves all.
+      amsgrad: whether the second moment in d never decreases (Reddi, Kale and Kumar 2018).
 
     Returns:
       A transformation of float32 parameters.  ``update`` needs ``params`` if weight_decay is not 0.
 
     Raises:
-      TypeError: a gradient is not float32.
+      TypeError: a gradient is not float32, or ``amsgrad`` is no bool.
       ValueError: a hyperparameter is out of range, or ``params`` are missing.
     """
     rates = {"b1": b1, "b2": b2}
@@ -627,11 +632,15 @@ def adam(
             f"repjax.repdl.adam: expected finite Python floats >= 0, received {others}; for a "
             "schedule make one transformation for each rate"
         )
+    if not isinstance(amsgrad, bool):
+        raise TypeError(f"repjax.repdl.adam: expected amsgrad True or False, received {amsgrad!r}")
     b1, b2, learning_rate = float(b1), float(b2), float(learning_rate)
+    state_of = optax.ScaleByAmsgradState if amsgrad else optax.ScaleByAdamState
 
     def init(params):
         zeros = functools.partial(jax.tree.map, jnp.zeros_like)
-        return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros(params), zeros(params))
+        moments = (zeros(params) for _ in range(3 if amsgrad else 2))
+        return state_of(jnp.zeros([], jnp.int32), *moments)
 
     def update(gradients, state, params=None):
         if params is None and weight_decay:
@@ -652,7 +661,10 @@ def adam(
             lambda g, m: fma(jnp.full_like(g, 1 - b1), g, m * b1), gradients, state.mu
         )
         nu = jax.tree.map(lambda g, v: v * b2 + g * g * (1 - b2), gradients, state.nu)
-        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) / root + eps) * scale, mu, nu)
-        return updates, optax.ScaleByAdamState(t, mu, nu)
+        largest = (jax.tree.map(jnp.maximum, state.nu_max, nu),) if amsgrad else ()
+        updates = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) / root + eps) * scale, mu, *(largest or (nu,))
+        )
+        return updates, state_of(t, mu, nu, *largest)
 
     return reproducible(optax.GradientTransformation(init, update))

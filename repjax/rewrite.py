@@ -20,16 +20,17 @@ from jax.extend import source_info_util
 from jax.interpreters import partial_eval
 
 import repjax.primitives
-from repjax.primitives.arithmetic import canonicalize
+from repjax.primitives.arithmetic import canonicalize, constant
 from repjax.primitives.interpret import (
     Context,
     RefusedError,
     interpret,
     open_jaxpr,
+    settled,
     sharded_struct,
-    staged,
 )
 from repjax.primitives.rows import in_kernels
+from repjax.primitives.weak import enter, leave
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 
@@ -47,20 +48,30 @@ def run(jaxpr, operands) -> list:
     Raises:
       RefusedError: listing every operation that has no reproducible form.
     """
-    context = Context(differentiable=False, refusals=[])
     inner, consts = open_jaxpr(_without_references(jaxpr))
     # Versions of JAX differ in what they have removed by now.
     inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
 
     def program(*operands):
-        canonical = [canonicalize(c) for c in consts], [canonicalize(x) for x in operands]
-        results = interpret(context, inner, *canonical)
+        context = Context(differentiable=False, refusals=[])
+        canonical = [constant(c) for c in consts], [canonicalize(x) for x in operands]
+        entered = [
+            [enter(x, v.aval) for v, x in zip(variables, values, strict=True)]
+            for variables, values in zip((inner.constvars, inner.invars), canonical, strict=True)
+        ]
+        results = interpret(context, inner, *entered)
+        types = [v.aval for v in inner.outvars]
+        for x, aval in zip(results, types, strict=True):
+            try:
+                leave(x, aval)
+            except RefusedError as error:
+                context.refusals.append(((), error))
         if context.refusals:
             raise RefusedError(_report(context.refusals))
-        return match_types(map(canonicalize, results), [v.aval for v in inner.outvars])
+        return match_types(map(canonicalize, map(leave, results, types)), types)
 
     function = functools.partial(in_kernels, program)
-    with staged():
+    with settled():
         return in_auto_axes(function, operands, [v.aval for v in inner.outvars])
 
 

@@ -18,6 +18,7 @@ from repjax.primitives.interpret import (
     COMPLEX,
     NOT_DIFFERENTIABLE,
     RULES,
+    TURN_X64_OFF,
     Context,
     RefusedError,
     bind_exact,
@@ -30,6 +31,7 @@ from repjax.primitives.interpret import (
     struct,
 )
 from repjax.primitives.rows import in_kernels
+from repjax.primitives.weak import hold, is_narrow
 
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
 
@@ -38,6 +40,7 @@ from repjax.primitives.rows import in_kernels
     *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "composite", "custom_vmap_call"),
     *("custom_vjp_call", "custom_lin", "custom_partitioning"),
     structural=True,
+    calls=True,
 )
 def call(context: Context, operands, params):
     name = context.equation.primitive.name
@@ -69,14 +72,17 @@ def custom_jvp_call(context: Context, operands, params):
         return interpret_closed(context, params["call_jaxpr"], operands)
     _, stock_jvp = context.equation.primitive.get_bind_params(params)["subfuns"]
 
+    def interpreted(jaxpr, xs):
+        return list(map(hold, interpret_closed(context, jaxpr, xs), jaxpr.out_avals))
+
     @jax.custom_jvp
     def function(*xs):
-        return interpret_closed(context, params["call_jaxpr"], xs)
+        return interpreted(params["call_jaxpr"], xs)
 
     @function.defjvp
     def jvp(primals, tangents):
         jaxpr = jax.make_jaxpr(stock_jvp.call_wrapped)(*primals, *tangents)
-        results = interpret_closed(context, jaxpr, [*primals, *tangents])
+        results = interpreted(jaxpr, [*primals, *tangents])
         half = len(results) // 2
         return results[:half], results[half:]
 
@@ -96,7 +102,7 @@ def shard_map(context: Context, operands, params):
         mesh = jax.sharding.get_abstract_mesh()
 
     def program(*xs):
-        results = interpret(context, jaxpr, consts, xs)
+        results = interpret(context.inside(), jaxpr, consts, xs)
         return match_types(results, [v.aval for v in jaxpr.outvars])
 
     def per_device(*xs):
@@ -140,18 +146,25 @@ COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_p
 # --- control flow ---------------------------------------------------------------------
 
 
-def _rewritten(context: Context, jaxpr):
-    """A closed jaxpr of the same type with every equation in its reproducible form."""
+def _rewritten(context: Context, jaxpr, operands):
+    """A closed jaxpr of the same type with every equation in its reproducible form.
+
+    But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.weak`):
+    ``operands``, of the elements of which only the formats matter, say which arguments are.
+    """
     inner, _ = open_jaxpr(jaxpr)
-    avals = [v.aval for v in inner.invars]
+    types = [
+        struct(v.aval).update(dtype=np.float32 if is_narrow(x, v.aval) else v.aval.dtype)
+        for v, x in zip(inner.invars, operands, strict=True)
+    ]
     results = [v.aval for v in inner.outvars]
 
     def program(*operands):
-        return match_types(interpret_closed(context, jaxpr, operands), results)
+        return match_types(interpret_closed(context.inside(), jaxpr, operands), results)
 
     # Derivatives take equations as they stand.
     chained = program if context.differentiable else functools.partial(in_kernels, program)
-    return jax.make_jaxpr(chained)(*map(struct, avals))
+    return jax.make_jaxpr(chained)(*types)
 
 
 def match_types(values, avals):
@@ -162,22 +175,46 @@ def match_types(values, avals):
         if getattr(jax.typeof(x), "weak_type", False) == weak_type:
             return x
         return stock.convert_element_type_p.bind(
-            x, new_dtype=aval.dtype, weak_type=weak_type, sharding=None
+            x, new_dtype=jax.typeof(x).dtype, weak_type=weak_type, sharding=None
         )
 
-    return [match(x, aval) for x, aval in zip(values, avals, strict=True)]
+    return list(map(match, map(hold, values, avals), avals))
+
+
+def _check_formats(context: Context, first, second) -> None:
+    """Refuse what is once a float64 number and once a float32 one of that type."""
+    if [aval.dtype for aval in first] != [aval.dtype for aval in second]:
+        raise RefusedError(
+            f"{context.equation.primitive.name} expected values that are float64 in all of its "
+            "iterations or branches, received some that are computed from Python numbers in one of "
+            f"them, and so are float32 there; convert them with .astype('float32'), {TURN_X64_OFF}"
+        )
+
+
+def carried(params) -> tuple[int, int]:
+    """The numbers of constants of a scan, its first operands, and of what it carries, the next."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    first, count = (len(tree) for tree in params["ft_in"].unpack()[:2])  # from 0.11 on
+    return first, count
 
 
 @rule("scan", structural=True)
 def scan(context: Context, operands, params):
-    jaxpr = _rewritten(context, params["jaxpr"])
+    jaxpr = _rewritten(context, params["jaxpr"], operands)
+    first, count = carried(params)
+    _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
     return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
 
 
 @rule("while", structural=True)
 def while_loop(context: Context, operands, params):
-    jaxprs = {k: _rewritten(context, params[k]) for k in ("cond_jaxpr", "body_jaxpr")}
-    return stock.while_p.bind(*operands, **{**params, **jaxprs})
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    carry = operands[first + second :]
+    cond = _rewritten(context, params["cond_jaxpr"], [*operands[:first], *carry])
+    body = _rewritten(context, params["body_jaxpr"], operands[first:])
+    _check_formats(context, body.in_avals[second:], body.out_avals)
+    return stock.while_p.bind(*operands, **{**params, "cond_jaxpr": cond, "body_jaxpr": body})
 
 
 @rule("cond", structural=True)
@@ -185,7 +222,9 @@ def cond(context: Context, operands, params):
     if (platforms := params.get("branches_platforms")) is not None:
         branch = params["branches"][_platform(platforms)]
         return interpret_closed(context, branch, operands[1:])
-    branches = tuple(_rewritten(context, branch) for branch in params["branches"])
+    branches = tuple(_rewritten(context, x, operands[1:]) for x in params["branches"])
+    for branch in branches[1:]:
+        _check_formats(context, branches[0].out_avals, branch.out_avals)
     return stock.cond_p.bind(*operands, **{**params, "branches": branches})
 
 
@@ -204,11 +243,11 @@ def _platform(platforms) -> int:
             return i
     raise RefusedError(
         "platform_dependent expected a default or a branch for cpu, which is then taken on every "
-        f"platform; received {platforms}; add default="
+        f"platform, received {platforms}; add default="
     )
 
 
 @rule("remat2", "checkpoint", structural=True)
 def remat(context: Context, operands, params):
-    jaxpr, _ = open_jaxpr(_rewritten(context, params["jaxpr"]))
+    jaxpr, _ = open_jaxpr(_rewritten(context, params["jaxpr"], operands))
     return stock.remat_p.bind(*operands, **{**params, "jaxpr": jaxpr})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,19 +25,23 @@ def trace(
     Derivatives inside ``function`` are the contract's (:mod:`repjax.config`).
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    dynamic = [i for i, x in enumerate(leaves) if isinstance(x, (jax.Array, np.ndarray))]
-    out_structure = None
+    operands = [jax.numpy.asarray(x) if _is_operand(x) else None for x in leaves]
 
-    def flat(*arrays):
-        nonlocal out_structure
-        filled = list(leaves)
-        for i, array in zip(dynamic, arrays, strict=True):
-            filled[i] = array
+    # JAX names the function and its arguments in errors, so it is given a function of the user's
+    # name and signature, of trees that have None, which is no leaf, for what is static.
+    @functools.wraps(function)
+    def of_operands(*args, **kwargs):
+        given = iter(jax.tree.leaves((args, kwargs)))
+        filled = [next(given) if _is_operand(x) else x for x in leaves]
         inner_args, inner_kwargs = jax.tree.unflatten(structure, filled)
-        results, out_structure = jax.tree.flatten(function(*inner_args, **inner_kwargs))
-        return results
+        return function(*inner_args, **inner_kwargs)
 
-    operands = [jax.numpy.asarray(leaves[i]) for i in dynamic]
+    outer_args, outer_kwargs = jax.tree.unflatten(structure, operands)
     with config.tracing(accumulation, contraction):
-        jaxpr = jax.make_jaxpr(flat)(*operands)
-    return jaxpr, operands, lambda results: jax.tree.unflatten(out_structure, results)
+        jaxpr, results = jax.make_jaxpr(of_operands, return_shape=True)(*outer_args, **outer_kwargs)
+    rebuild = functools.partial(jax.tree.unflatten, jax.tree.structure(results))
+    return jaxpr, [x for x in operands if x is not None], rebuild
+
+
+def _is_operand(x) -> bool:
+    return isinstance(x, (jax.Array, np.ndarray))

@@ -21,7 +21,7 @@ from networks import block, block_gradients
 
 import repjax
 from repjax.primitives import contract
-from repjax.primitives.contract import order_independent
+from repjax.primitives.contract import order_independent, problems
 from repjax.primitives.gpu import contractions
 
 DEVICES = 8
@@ -177,6 +177,46 @@ def split_integers(mesh):
     with jax.enable_x64(True):
         x = jax.device_put(integers.astype(np.float64), split)
         return jax.jit(program)(x, x)
+
+
+def split_contractions(mesh):
+    """Of integers, on CPUs and by the kernels for GPUs, with terms, rows and images split."""
+    rng = np.random.default_rng(9)
+    x = rng.integers(-(1 << 15), 1 << 15, (4 * DEVICES, 5)).astype(np.int16)
+    images = rng.integers(0, 256, (DEVICES, DEVICES, 5, 4)).astype(np.uint8)
+    kernel = rng.integers(0, 256, (3, DEVICES, 2, 2)).astype(np.uint8)
+    wanted = {"preferred_element_type": np.dtype(np.int64)}
+    geometry = {"window_strides": (1, 1), "padding": ((0, 0), (0, 0))}
+    numbers = lax.conv_dimension_numbers(images.shape, kernel.shape, None)
+    others = {"lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "dimension_numbers": numbers}
+    others |= {"feature_group_count": 1, "batch_group_count": 1}
+
+    def in_parts(name, *axes):
+        function = functools.partial(getattr(contractions, name), interpret=True)
+        return contract.integers_in_parts(function, *axes) if mesh else function
+
+    product = in_parts("dot_of_integers")
+    convolution = in_parts("convolution_of_integers", problems.axes_of_convolution)
+
+    def program(x, images, kernel):
+        return (
+            repjax.reproducible(lambda x: (lax.dot(x.T, x), lax.dot(x, x.T)))(x),
+            repjax.reproducible(functools.partial(lax.conv_general_dilated, **geometry))(
+                images, kernel
+            ),
+            product(x, x, dimension_numbers=(((0,), (0,)), ((), ())), **wanted),
+            product(x, x, dimension_numbers=(((1,), (1,)), ((), ())), **wanted),
+            convolution(images, kernel, **geometry, **others, **wanted),
+        )
+
+    def over(x, *spec):
+        return jax.device_put(x, NamedSharding(mesh, P(*spec))) if mesh else x
+
+    with jax.enable_x64(True):
+        return [
+            jax.jit(program)(over(x, "i"), over(images, *spec), kernel)
+            for spec in (["i"], [None, "i"])
+        ]
 
 
 IMAGES = np.random.default_rng(2).normal(size=(2 * DEVICES, 8, 8, 4)).astype(np.float32)
@@ -371,6 +411,8 @@ def programs():
         ):
             yield f"gradients, {contraction}, {specs}", split(contraction, *specs), whole
     yield "split integers", split_integers(MESHES["Auto"]), split_integers(None)
+    both = split_contractions(MESHES["Auto"]), split_contractions(None)
+    yield "split contractions of integers", *both
     for name in ("finite", "zeros", "infinite", "NaN"):
         for precision in (None, lax.Precision.HIGHEST):
             whole = split_terms(None, name, precision)

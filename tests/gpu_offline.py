@@ -1,30 +1,36 @@
 """Compile for GPUs that need not be there, lint the PTX, and run it on the CPU, bit for bit.
 
     python tests/gpu_offline.py [--targets sm_80 ...] [--only PREFIX ...] [--run] [--training]
+    python tests/gpu_offline.py --large | --races | --devices | --controls
 
 For every case of ``repjax.verify.vectors``: XLA compiles it deviceless, :func:`lint` looks for
 instructions whose bits are not fixed, and, with --run, :func:`run` executes the program and its
 result is compared with the CPU's.  One JSON object for each; exits with 1 if anything was found.
 
-What this does not show: that the program fits and runs on a device; freedom from races (threads
-advance in lock step, copies take effect at once); what ptxas, which is trusted, or an autotuner on
-the device makes of it.  XLA may choose another algorithm there for what is left to a library.
+Whatever is run is searched for races.  --large are products of which a GPU is full, --races all our
+kernels with their warps in random orders, and without each of their barriers.
+
+What this does not show: that the program fits and runs on a device; what ptxas, which is trusted,
+or an autotuner on the device makes of it.  XLA may choose another algorithm there for what is left
+to a library.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import json
 import math
-import operator
 import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,8 +40,19 @@ from jax.experimental import pallas as pl
 from jax.experimental import topologies
 from jax.experimental.pallas import triton
 from networks import block_gradients
+from ptx_emulator import (
+    CONSTANTS,
+    EmulationError,
+    Launch,
+    Machine,
+    is_whole,
+    parse,
+    synchronizations,
+    without,
+)
 
 import repjax
+from repjax.primitives.gpu import contractions
 from repjax.verify import conformance, vectors
 
 # --- devices ------------------------------------------------------------------------------
@@ -85,16 +102,6 @@ def mesh_of(target: str, devices: int = 1):
 # --- compilation --------------------------------------------------------------------------
 
 
-class Launch(NamedTuple):
-    """One kernel launch, or another action of XLA's runtime."""
-
-    kind: str
-    kernel: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared: int  # bytes of dynamic shared memory
-
-
 class Instruction(NamedTuple):
     """One HLO instruction; operands and results are named "name" or "name {index}"."""
 
@@ -138,12 +145,50 @@ class Program(NamedTuple):
         unknown = {x.kernel or x.kind for x in launches if x.kind not in _KINDS}
         return unknown | {x.kernel for x in launches if x.kernel and x.kernel not in self.kernels}
 
+    @property
+    def choices(self) -> set[str]:
+        """Instructions whose order of additions XLA, a library or an autotuner chooses.
+
+        These are products and convolutions, whatever they have become, and sums of floats in
+        fusions whose tiles are chosen; and all calls but those of kernels that we wrote.
+        """
+        found = set()
+        for instructions in self.computations.values():
+            for x in instructions:
+                target = re.search(r'custom_call_target="([^"]*)"', x.text)
+                if x.opcode in _PRODUCTS or (target and target[1] not in _OWN_KERNELS):
+                    found.add(f"{target[1] if target else x.opcode} {x.name}")
+                elif x.opcode == "fusion" and '"kind":"__triton' in x.text:
+                    inner = self.computations[re.search(r"calls=(%[\w.\-]+)", x.text)[1]]
+                    found |= {f"{y.opcode} {x.name}" for y in inner if self._adds_floats(y)}
+        return found
+
+    def _adds_floats(self, x: Instruction) -> bool:
+        if x.opcode not in ("reduce", "reduce-window", "scan"):
+            return False
+        steps = self.computations[re.search(r"to_apply=(%[\w.\-]+)", x.text)[1]]
+        return any(
+            step.opcode in ("add", "multiply", "subtract") and _FLOAT.fullmatch(kind)
+            for step in steps
+            for kind, *_ in step.shapes
+        )
+
 
 _KINDS = {"kKernel", "kCustomKernel", "kCopy", "kMemzero", "kMemset32BitValue", "kSequential"}
 # These hold others, which are listed too.
 _KINDS |= {"kWhile", "kConditional", "kAsyncStart", "kAsyncDone", "kDynamicSliceFusion"}
 # Data movement; the emulator checks that what is added so are integers.
 _KINDS |= {"kAllGather", "kAllToAll", "kAllReduce"}
+_PRODUCTS = {
+    "dot",
+    "scaled-dot",
+    "ragged-dot",
+    "convolution",
+    "triangular-solve",
+    "cholesky",
+    "fft",
+}
+_OWN_KERNELS = {"__gpu$xla.gpu.triton", "__gpu$xla.gpu.ptx"}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _LAUNCH = re.compile(
@@ -190,6 +235,7 @@ def compile_for(target: str, function, *arguments, devices: int = 1, specs=None)
         return found[0]
 
     modules = [text for name, text in files.items() if name.endswith(".ptx")]
+    modules += _given(dumped("gpu_after_optimizations.txt"))
     kernels = {entry: text for text in modules for entry in _ENTRY.findall(text)}
     computations, entry = _computations(dumped("gpu_after_optimizations.txt"))
     # Without kernels, there are no launches to list.
@@ -206,6 +252,12 @@ def compile_for(target: str, function, *arguments, devices: int = 1, specs=None)
     ]
     placed = (lowered.out_tree, of_arguments, of_results, whole)
     return Program(kernels, computations, entry, launches, slices, sizes, *placed)
+
+
+def _given(hlo: str) -> list[str]:
+    """The PTX that a program brings along, which XLA leaves to the driver, and does not dump."""
+    found = re.findall(r'kernel_data = "((?:[^"\\]|\\.)*)"', hlo)
+    return [re.sub(r"\\([\dA-F]{2})", lambda code: chr(int(code[1], 16)), text) for text in found]
 
 
 def _parts(mesh, sharding, shape) -> list[Any]:
@@ -299,7 +351,7 @@ def rules_of(instruction: str) -> set[str]:
     """The rules that one PTX instruction, without its guard, falls under."""
     name, *modifiers = instruction.split(None, 1)[0].split(".")
     is_float = any(map(_FLOAT.fullmatch, modifiers))
-    is_mma = name in ("mma", "wgmma", "tcgen05", "wmma")
+    is_mma = name in ("mma", "wgmma", "wmma")
     holds = {
         "approx": "approx" in modifiers,
         "div-full": name == "div" and "full" in modifiers,
@@ -309,7 +361,8 @@ def rules_of(instruction: str) -> set[str]:
         and not {"rn", "rz", "rm", "rp"} & {*modifiers},
         "atomic": name in ("atom", "red", "multimem") and is_float,
         "cas": name == "atom" and "cas" in modifiers,
-        "mma": is_mma and (is_float or name == "tcgen05"),
+        "mma": (is_mma and is_float)
+        or (name == "tcgen05" and "mma" in modifiers and "kind::i8" not in modifiers),
         "fma": name == "fma" or (name == "mad" and is_float),
     }
     return {rule for rule, found in holds.items() if found}
@@ -331,690 +384,18 @@ def lint(ptx: str) -> list[Finding]:
     ]
 
 
-# --- PTX ----------------------------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One instruction."""
-
-    guard: str
-    negated: bool
-    op: list[str]  # the opcode's parts
-    operands: list[str]
-    text: str
-
-
-class Kernel(NamedTuple):
-    """A function of a PTX module."""
-
-    name: str
-    params: list[str]
-    symbols: dict[str, tuple[str, int, int, bytes]]  # space, alignment, size, initial bytes
-    registers: dict[str, str]  # types by register, or by its name without the number
-    labels: dict[str, int]
-    code: list[Step]
-
-
-def _symbols(text: str) -> Iterator[tuple[str, tuple[str, int, int, bytes]]]:
-    pattern = (
-        r"\.(global|const|shared|local)\s+(?:\.align\s+(\d+)\s+)?\.[bu](\d+)\s+([\w$.]+)"
-        r"(\[\d*\])?(?:\s*=\s*\{([^}]*)\})?"
-    )
-    for space, align, bits, name, count, data in re.findall(pattern, text):
-        element = int(bits) // 8
-        values = [int(x, 0) % 2 ** int(bits) for x in data.split(",")] if data else []
-        initial = b"".join(x.to_bytes(element, "little") for x in values)
-        size = max((int(count.strip("[]") or 0) if count else 1) * element, len(initial))
-        yield name, (space.replace("const", "global"), int(align or 1), size, initial)
-
-
-@functools.lru_cache(maxsize=64)
-def parse(ptx: str) -> dict[str, Kernel]:
-    """The functions of one PTX module, or of several one after another."""
-    ptx = re.sub(r"/\*.*?\*/", " ", ptx, flags=re.S)
-    ptx = re.sub(r"//[^\n]*|^\s*\.(loc|file|section)\b[^\n;]*", "", ptx, flags=re.M)
-    kernels = {}
-    for module in re.split(r"^(?=\.version\b)", ptx, flags=re.M):
-        header = r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$.]+)\s*\(([^)]*)\)[^{;]*\{"
-        bodies, outside = [], module
-        for found in re.finditer(header, module):
-            end, depth = found.end(), 1
-            while depth:
-                end = re.compile(r"[{}]").search(module, end).end()
-                depth += 1 if module[end - 1] == "{" else -1
-            bodies.append((found[1], found[2], module[found.end() : end - 1]))
-            outside = outside.replace(bodies[-1][2], "")
-        for name, params, body in bodies:
-            params = [p.split()[-1] for p in params.split(",") if p.strip()]
-            kernel = kernels[name] = Kernel(name, params, dict(_symbols(outside)), {}, {}, [])
-            # Braces between statements are scopes; those of vector operands stay.
-            for found in re.finditer(r"[\s{};]*(?:([\w$%.]+):(?!:)|([^;\s{}][^;]*))", body):
-                _parse_statement(kernel, found[1], found[2] and " ".join(found[2].split()))
-    return kernels
-
-
-def _parse_statement(kernel: Kernel, label: str | None, text: str | None) -> None:
-    if label:
-        kernel.labels[label] = len(kernel.code)
-    elif text and text.startswith(".reg"):
-        _, kind, names = text.split(None, 2)
-        for name in names.split(","):
-            kernel.registers[re.sub(r"<.*", "", name.strip())] = kind[1:]
-    elif text and text.startswith("."):
-        kernel.symbols.update(_symbols(text))
-    elif text:
-        negated, guard, op, rest = re.match(r"(?:@(!?)([\w%$.]+)\s+)?(\S+)\s*(.*)", text).groups()
-        operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s{}]+", rest)
-        kernel.code.append(Step(guard or "", bool(negated), op.split("."), operands, text))
-
-
-# --- a machine ----------------------------------------------------------------------------
-
-_TYPES = {
-    "pred": np.dtype(bool),
-    "f16": np.dtype("f2"),
-    "f32": np.dtype("f4"),
-    "f64": np.dtype("f8"),
-}
-_TYPES |= {
-    f"{letter}{bits}": np.dtype(f"{kind}{bits // 8}")
-    for bits in (8, 16, 32, 64)
-    for letter, kind in (("b", "u"), ("u", "u"), ("s", "i"))
-}
-_WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_TO_INTEGRAL = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
-_COMPARE |= {"gt": np.greater, "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal}
-_COMPARE |= {"hi": np.greater, "hs": np.greater_equal}
-_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-_APPROXIMATE = {"rsqrt": lambda x: 1 / np.sqrt(x), "ex2": np.exp2, "lg2": np.log2}
-_APPROXIMATE |= {"sin": np.sin, "cos": np.cos, "tanh": np.tanh}
-_ATOMIC = {"add": operator.add, "exch": lambda x, y: y, **_LOGIC, "max": max, "min": min}
-_NOTHING = {"griddepcontrol", "membar", "fence", "nanosleep", "prefetch", "bar", "barrier"}
-_ARITHMETIC = {"add", "addc", "sub", "subc", "mul", "mad", "madc", "fma", "div", "rem", "rcp"}
-_ARITHMETIC |= {"sqrt", "neg", "abs", "min", "max", "copysign"}
-
-
-CONSTANTS = 1 << 14  # bytes for those of a kernel
-
-
-class EmulationError(RuntimeError):
-    """A kernel did something invalid."""
-
-
-def _members(operand: str) -> list[str]:
-    """Of a vector operand ``{%r1, %r2}``, or a scalar one."""
-    return re.findall(r"[^,\s{}]+", operand)
-
-
-def _dtype(kind: str) -> np.dtype:
-    if kind not in _TYPES:
-        raise NotImplementedError(f"PTX type {kind}")
-    return _TYPES[kind]
-
-
-def _odd_sum(x, y):
-    """x + y of float64, rounded to odd."""
-    total = x + y
-    back = total - x
-    error = (x - (total - back)) + (y - back)
-    bits = total.view(np.int64)
-    odd = np.where((error > 0) == (total > 0), bits | 1, bits - 1 | 1)
-    return np.where(np.isfinite(error) & (error != 0) & (bits & 1 == 0), odd, bits).view(np.float64)
-
-
-def _towards_zero(x):
-    """float64 to float32."""
-    r = x.astype(np.float32)
-    return np.where(np.abs(r) > np.abs(x), np.nextafter(r, np.float32(0)), r)
-
-
-def fma(x, y, z):
-    """Correctly rounded float32 ``x * y + z``: the sum of the exact product, rounded to odd."""
-    x, y, z = (np.asarray(a, np.float64) for a in (x, y, z))
-    return _odd_sum(x * y, z).astype(np.float32)
-
-
-def _float(op: list[str], *v):
-    """Arithmetic on f32 and f64, rounded to nearest."""
-    name = op[0]
-    if op == ["add", "rz", "f32"]:
-        return _canonical_nan(_towards_zero(_odd_sum(*(x.astype(np.float64) for x in v))))
-    if {"rz", "rm", "rp", "ftz", "xorsign"} & {*op}:
-        raise NotImplementedError(".".join(op))
-    if name in ("neg", "abs"):
-        return -v[0] if name == "neg" else np.abs(v[0])
-    if name == "copysign":
-        return np.copysign(v[1], v[0])
-    if name in ("min", "max"):
-        r = getattr(np, name + "imum" if "NaN" in op else "f" + name)(*v)
-        zero = v[0] + v[1] if name == "max" else -(-v[0] - v[1])  # -0 < +0
-        r = np.where((v[0] == 0) & (v[1] == 0), zero, r)
-    elif name in _APPROXIMATE:
-        r = _APPROXIMATE[name](v[0].astype(np.float64)).astype(v[0].dtype)
-    elif name in ("fma", "mad"):  # that of float64 is right for small integers, see _exact
-        r = fma(*v) if op[-1] == "f32" else v[0] * v[1] + v[2]
-    elif name == "rcp":
-        r = v[0].dtype.type(1) / v[0]
-    else:
-        functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-        r = (functions | {"div": np.divide, "sqrt": np.sqrt})[name](*v)
-    return _canonical_nan(np.clip(r, 0, 1) if "sat" in op else r)
-
-
-def _canonical_nan(x):
-    """A GPU's float32 NaN; the payloads of float64 are not modelled."""
-    return np.where(np.isnan(x), np.uint32(0x7FFFFFFF).view("f4"), x) if x.dtype == "f4" else x
-
-
-def _is_whole(x):
-    return (np.rint(x) == x) | np.isnan(x)
-
-
-def _exact(operands, results):
-    """Where float64 operands are integers and the results small ones; or infinite or NaN."""
-    small = [~(np.abs(x) >= 2.0**53) | ~np.isfinite(x) for x in results]
-    return functools.reduce(np.logical_and, [*map(_is_whole, operands), *small])
-
-
-def _integer(op: list[str], carry, x, y=None, z=None):
-    """Two's complement arithmetic: the result and the carry."""
-    name, bits = op[0], 8 * x.dtype.itemsize
-    if name in ("neg", "abs"):
-        return (-x if name == "neg" else np.abs(x)), carry
-    if name in ("min", "max"):
-        return getattr(np, name + "imum")(x, y), carry
-    if name in ("div", "rem"):
-        quotient = x // np.where(y == 0, y.dtype.type(1), y)  # rounds down; PTX truncates
-        quotient += ((x != quotient * y) & ((x < 0) != (y < 0))).astype(y.dtype)
-        return (quotient if name == "div" else x - quotient * y), carry
-    if name in ("mul", "mad", "madc"):
-        if "wide" in op:
-            product = x.astype(f"{x.dtype.kind}{bits // 4}") * y
-        elif "hi" in op:
-            product = (x.astype(object) * y.astype(object) >> bits) & (2**bits - 1)
-            product = product.astype(_WORD[bits // 8])
-        else:
-            product = x * y
-        x, y = product, np.zeros_like(product) if z is None else z
-    word = _WORD[x.dtype.itemsize]
-    x, y, one = x.view(word), y.view(word), carry.astype(word)
-    if name in ("sub", "subc"):
-        return x - y - one, (x < y) | ((x == y) & carry)
-    r = x + y + one
-    return r, (r < x) | ((r == x) & carry)
-
-
-def _shift(op, x, count):
-    """Counts beyond the width give 0, or the sign."""
-    last = 8 * x.dtype.itemsize - 1
-    by = np.minimum(count, last).astype(x.dtype)
-    r = x << by if op[0] == "shl" else x >> by
-    return np.where((count > last) & (op[-1][0] != "s"), x.dtype.type(0), r)
-
-
-def _funnel(op, low, high, count):
-    count = count & 31 if "wrap" in op else np.minimum(count, 32)
-    both, count = high.astype(np.uint64) << np.uint64(32) | low, count.astype(np.uint64)
-    return (both << count) >> np.uint64(32) if "l" in op else both >> count
-
-
-def _permute(op, x, y, selector):
-    """prmt: four bytes of eight."""
-    if op[1] != "b32":
-        raise NotImplementedError(".".join(op))
-    both, r = y.astype(np.uint64) << np.uint64(32) | x, np.zeros_like(x)
-    for i in range(4):
-        choice = selector >> np.uint32(4 * i)
-        byte = (both >> (choice & 7).astype(np.uint64) * np.uint64(8)).astype(np.uint32) & 255
-        sign = np.where(byte & 128, np.uint32(255), np.uint32(0))
-        r |= np.where(choice & 8, sign, byte).astype(np.uint32) << np.uint32(8 * i)
-    return r
-
-
-def _extract(op, x, start, length):
-    """bfe: a bit field, sign-extended for signed types."""
-    kind = np.int64 if x.dtype.kind == "i" else np.uint64
-    start, length = start & 255, length & 255
-    r = _shift(op, x.astype(kind), start)
-    unused = (64 - np.clip(length, 1, 64)).astype(kind)
-    return np.where(length == 0, kind(0), r << unused >> unused)
-
-
-def _convert(op, x):
-    """cvt between integers and floats."""
-    to, source = op[-2:]
-    target = _dtype(to).type
-    if {"rz", "rm", "rp", "ftz"} & {*op} or (source[0] != "f" and "sat" in op):
-        raise NotImplementedError(".".join(op))
-    if source[0] != "f":
-        return x.astype(target)
-    r = next((_TO_INTEGRAL[p] for p in op if p in _TO_INTEGRAL), lambda x: x)(x)
-    if to[0] == "f":
-        return _canonical_nan(np.clip(r, 0, 1).astype(target) if "sat" in op else r.astype(target))
-    limits = np.iinfo(target)
-    wide = source == "f64" or limits.bits == 64
-    nan = 0 if not wide else limits.min if to[0] == "s" else limits.max - (limits.max >> 1)
-    where = [np.isnan(r), r >= float(limits.max), r <= float(limits.min)]
-    inside = np.where(np.any(where, axis=0), 0, r).astype(target)
-    return np.select(where, [target(nan), target(limits.max), target(limits.min)], inside)
-
-
-def _reverse(op, x):
-    bits = 8 * x.dtype.itemsize
-    r = np.zeros_like(x)
-    for i in range(bits):
-        r |= (x >> x.dtype.type(i) & x.dtype.type(1)) << x.dtype.type(bits - 1 - i)
-    return r
-
-
-#: The function of the opcode's parts and the operands, and their types after the first.
-_PURE: dict[str, tuple[Callable[..., Any], tuple[str | None, ...]]] = {
-    "not": (lambda op, x: ~x, ()),
-    "popc": (lambda op, x: np.bitwise_count(x), ()),
-    "clz": (lambda op, x: 8 * x.dtype.itemsize - np.frexp(x.astype(np.longdouble))[1], ()),
-    "brev": (_reverse, ()),
-    "shf": (_funnel, ()),
-    "prmt": (_permute, ()),
-    "cvt": (_convert, ()),
-    "shl": (_shift, ("u32",)),
-    "shr": (_shift, ("u32",)),
-    "bfe": (_extract, ("u32", "u32")),
-    "selp": (lambda op, x, y, choice: np.where(choice, x, y), (None, "pred")),
-    "lop3": (lambda op, x, y, z, table: _lookup(x, y, z, int(table[0])), ()),
-} | {name: (lambda op, x, y: _LOGIC[op[0]](x, y), ()) for name in _LOGIC}
-
-
-def _lookup(x, y, z, table: int):
-    """lop3: any function of three bits."""
-    terms = [x if i & 4 else ~x for i in range(8)]
-    terms = [t & (y if i & 2 else ~y) & (z if i & 1 else ~z) for i, t in enumerate(terms)]
-    chosen = [t for i, t in enumerate(terms) if table >> i & 1]
-    return functools.reduce(operator.or_, chosen, np.zeros_like(x))
-
-
-class Machine:
-    """One kernel launch; every register is an array with one word for each thread of the grid.
-
-    The threads at the lowest instruction go first, so that those that diverge meet again.
-    Where the PTX manual leaves bits open (approximations, contractions), something plausible is
-    computed and the opcode noted in ``inexact``.
-    """
-
-    def __init__(self, kernel: Kernel, launch: Launch, memory, arguments):
-        """``arguments``: the places in ``memory``, bytes, as pairs of start and size."""
-        grid, block = ((*sizes, 1, 1)[:3] for sizes in (launch.grid, launch.block))
-        self.kernel, self.inexact, self.registers = kernel, set(), {}
-        self.per_block, blocks = math.prod(block), math.prod(grid)
-        self.n = self.per_block * blocks
-        block_id, thread = np.divmod(np.arange(self.n), self.per_block)
-        self.lane = thread % 32
-        self.warp_start = np.arange(self.n) - self.lane
-        self.carry = np.zeros(self.n, bool)
-        self.special = {"%laneid": self.lane, "%warpid": thread // 32}
-        for name, sizes, flat in (("tid", block, thread), ("ctaid", grid, block_id)):
-            for i, axis in enumerate("xyz"):
-                self.special[f"%{name}.{axis}"] = flat // math.prod(sizes[:i]) % sizes[i]
-                self.special[f"%n{name}.{axis}"] = np.full(self.n, sizes[i])
-        self.valid = {"global": np.zeros(len(memory), bool)}
-        self.readable = {"global": np.zeros(len(memory), bool)}
-        for start, size in arguments:
-            self.valid["global"][start : start + size] = True
-            # A load may be hoisted above the check of its bounds; memory comes in such blocks.
-            self.readable["global"][start : start + -(-size // 256) * 256] = True
-        starts = [start for start, _ in arguments]
-        if len(starts) > len(kernel.params):
-            raise EmulationError(f"{kernel.name} takes {kernel.params}, received {arguments}")
-        # A Triton kernel takes scratch memory too, of which none is used.
-        starts += [0] * (len(kernel.params) - len(starts))
-        self.params = dict(zip(kernel.params, starts, strict=True))
-        self._allocate(memory, launch.shared, blocks, block_id)
-
-    def _allocate(self, memory, dynamic: int, blocks: int, block_id) -> None:
-        """Constants behind the memory; shared memory for each block, local for each thread."""
-        # The memory ends in room for constants.
-        used, self.address = {"global": len(memory) - CONSTANTS, "shared": 0, "local": 0}, {}
-        for name, (space, align, size, data) in sorted(  # the dynamic shared array has size 0
-            self.kernel.symbols.items(), key=lambda item: item[1][2] == 0
-        ):
-            start = -(-used[space] // align) * align
-            self.address[name], used[space] = start, start + size
-            if space == "global":
-                place = slice(start, start + size)
-                memory[place] = np.frombuffer(data.ljust(size, b"\0"), np.uint8)
-                self.readable[space][place] = True
-        padded = {space: -(-size // 256) * 256 for space, size in used.items()}
-        padded["shared"] += -(-dynamic // 256) * 256
-        self.base = {"global": 0, "shared": block_id * padded["shared"]}
-        self.base["local"] = np.arange(self.n) * padded["local"]
-        self.length = {**padded, "global": len(memory)}
-        self.memory = {"global": memory}
-        for space, count in (("shared", blocks), ("local", self.n)):
-            self.memory[space] = np.full(count * padded[space], 0xA5, np.uint8)
-            self.readable[space] = self.valid[space] = np.ones(count * padded[space], bool)
-
-    def run(self, most: int = 2_000_000) -> None:
-        """Execute to the end."""
-        code, pc = self.kernel.code, np.zeros(self.n, np.int64)
-        waiting, steps, threads = np.zeros(self.n, bool), 0, str(self.per_block)
-        while (active := (pc < len(code)) & ~waiting).any():
-            at = int(pc[active].min())
-            guard, negated, op, operands, text = code[at]
-            mask = here = active & (pc == at)
-            pc[here] = at + 1
-            steps += 1
-            try:
-                if steps > most:
-                    raise EmulationError(f"more than {most} steps")
-                if guard:
-                    mask = here & (self.get(guard, "pred") ^ negated)
-                if op[0] == "bra":
-                    pc[mask] = self.kernel.labels[operands[0]]
-                elif op[0] in ("ret", "exit"):
-                    pc[mask] = len(code)
-                elif op[0] in ("bar", "barrier") and op[1] != "warp":
-                    if {"red", "arrive", "cluster"} & {*op} or operands[1:] not in ([], [threads]):
-                        raise NotImplementedError("barrier for part of a block or a cluster")
-                    waiting |= mask
-                elif mask.any():
-                    self.step(op, operands, mask)
-            except Exception as error:
-                error.add_note(f"in {self.kernel.name}, instruction {at}: {text}")
-                raise
-            if waiting.any():  # release the blocks all of whose live threads have arrived
-                arrived = (waiting | (pc >= len(code))).reshape(-1, self.per_block).all(1)
-                waiting &= ~np.repeat(arrived, self.per_block)
-
-    def step(self, op: list[str], a: list[str], m) -> None:
-        """One instruction for the threads ``m``."""
-        name = op[0]
-        if rules_of(".".join(op)) & {"approx", "div-full", "contract"}:
-            self.inexact.add(".".join(op))
-        if name in _ARITHMETIC or name in _APPROXIMATE:
-            self._arithmetic(op, a, m)
-        elif name in _PURE:
-            function, others = _PURE[name]
-            kinds = [op[-1], *(kind or op[-1] for kind in others)] + [op[-1]] * len(a)
-            self.put(a[0], function(op, *map(self.get, a[1:], kinds)), m)
-        elif hasattr(self, f"_{name}"):
-            getattr(self, f"_{name}")(op, a, m)
-        elif name not in _NOTHING:
-            raise NotImplementedError(f"PTX instruction {'.'.join(op)}")
-
-    def get(self, x: str, kind: str):
-        """Operand ``x`` of a PTX type as an array over threads."""
-        dtype = _dtype(kind)
-        if x in self.special or x in self.registers:
-            value = self.special[x] if x in self.special else self.registers[x]
-        elif x in self.address:
-            value = np.full(self.n, self.address[x])
-        elif match := re.fullmatch(r"0[fFdD]([\da-fA-F]+)", x):
-            value = np.full(self.n, int(match[1], 16), np.uint32 if x[1] in "fF" else np.uint64)
-        elif re.fullmatch(r"-?(0x[\da-fA-F]+|\d+)U?", x):
-            value = np.full(self.n, int(x.rstrip("U"), 0) & (2**64 - 1), np.uint64)
-        else:
-            value = np.zeros(self.n, self._word(x))
-        if kind == "pred":
-            return value.astype(bool)
-        return value.astype(_WORD[dtype.itemsize], copy=False).view(dtype)
-
-    def _word(self, register: str):
-        kinds = self.kernel.registers
-        kind = kinds.get(register) or kinds.get(re.sub(r"\d+$", "", register))
-        if kind is None:
-            raise NotImplementedError(f"operand {register}")
-        return np.bool_ if kind == "pred" else _WORD[_dtype(kind).itemsize]
-
-    def put(self, x: str, value, m) -> None:
-        """Set a register where ``m``; signed values are sign-extended to its width."""
-        if x != "_":
-            word = self._word(x)
-            value = value.view(word) if value.dtype.kind == "f" else value.astype(word, copy=False)
-            self.registers[x] = np.where(m, value, self.registers.get(x, word(0)))
-
-    # Memory.
-
-    def _place(self, x: str):
-        base, offset = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]", x).groups()
-        return self.get(base, "u64").astype(np.int64) + int(offset or "0", 0)
-
-    def _index(self, allowed, space: str, address, size: int, m):
-        index = np.where(m, address + self.base[space], 0)
-        inside = (address >= 0) & (address + size <= self.length[space]) & (address % size == 0)
-        bad = m & ~inside
-        if not bad.any():
-            bad = m & ~(allowed[space][index] & allowed[space][index + size - 1])
-        if bad.any():
-            raise EmulationError(f"{space} access of {size} bytes is misaligned or out of bounds")
-        return index
-
-    def load(self, space: str, address, size: int, m):
-        index = self._index(self.readable, space, address, size, m)
-        return self.memory[space].view(_WORD[size])[index // size]
-
-    def store(self, space: str, address, value, m) -> None:
-        size = value.dtype.itemsize
-        index = self._index(self.valid, space, address, size, m)[m]
-        self.memory[space].view(_WORD[size])[index // size] = value[m].view(_WORD[size])
-
-    def _space(self, op: list[str]) -> str:
-        parts = {part.split("::")[0] for part in op}
-        return next((space for space in ("param", "shared", "local") if space in parts), "global")
-
-    def _ld(self, op, a, m):
-        kind, space, size = op[-1], self._space(op), _dtype(op[-1]).itemsize
-        if space == "param":
-            self.put(a[0], np.full(self.n, np.uint64(self.params[a[1].strip("[] ")])), m)
-            return
-        address = self._place(a[1])
-        for i, register in enumerate(_members(a[0])):
-            value = self.load(space, address + i * size, size, m).view(_dtype(kind))
-            self.put(register, value, m)
-
-    def _st(self, op, a, m):
-        space, address = self._space(op), self._place(a[0])
-        for i, register in enumerate(_members(a[1])):
-            value = self.get(register, op[-1])
-            self.store(space, address + i * value.dtype.itemsize, value, m)
-
-    def _atom(self, op, a, m):
-        """One thread after the other; of integers only, which commute."""
-        has_result = op[0] == "atom"
-        place, operand, *more = a[has_result:]
-        kind, space = op[-1], self._space(op)
-        function = next((p for p in op[1:-1] if p in _ATOMIC or p == "cas"), None)
-        if kind[0] == "f" or function is None:
-            raise NotImplementedError(".".join(op))
-        values, address = self.get(operand, kind), self._place(place)
-        others = self.get(more[0], kind) if more else values
-        size = values.dtype.itemsize
-        index = self._index(self.valid, space, address, size, m) // size
-        cells, old = self.memory[space].view(values.dtype), values.copy()
-        for thread in np.flatnonzero(m):
-            at = index[thread]
-            old[thread] = cells[at]
-            if function == "cas":
-                cells[at] = others[thread] if cells[at] == values[thread] else cells[at]
-            else:
-                cells[at] = _ATOMIC[function](cells[at], values[thread])
-        if has_result:
-            self.put(a[0], old, m)
-
-    _red = _atom
-
-    def _cp(self, op, a, m):
-        """cp.async, done at once; waiting for it is then nothing."""
-        if op[1] != "async" or "bulk" in op or "mbarrier" in op:
-            raise NotImplementedError(".".join(op))
-        if len(a) > 2:  # no commit_group, wait_group, wait_all
-            size = int(a[2], 0)
-            count = self.get(a[3], "u32") if len(a) > 3 else np.full(self.n, size)
-            target, source = self._place(a[0]), self._place(a[1])
-            for i in range(0, size, 4):
-                wanted = m & (count > i)
-                value = self.load("global", source + i, 4, wanted)
-                self.store("shared", target + i, np.where(wanted, value, np.uint32(0)), m)
-
-    def _ldmatrix(self, op, a, m):
-        """8x8 tiles of 16-bit elements; 8 lanes give the addresses of a tile's rows."""
-        if op[-1] != "b16":
-            raise NotImplementedError(".".join(op))
-        loads = op[0] == "ldmatrix"
-        address = self._place(a[loads])
-        for i, register in enumerate(_members(a[not loads])):
-            word = np.zeros(self.n, np.uint32) if loads else self.get(register, "u32").copy()
-            for half, part in enumerate(word.view(np.uint16).reshape(self.n, 2).T):
-                row, column = self.lane // 4, 2 * (self.lane % 4) + half
-                row, column = (column, row) if "trans" in op else (row, column)
-                where = address[self.warp_start + 8 * i + row] + 2 * column
-                if loads:
-                    part[...] = self.load("shared", where, 2, m)
-                else:
-                    self.store("shared", where, part.copy(), m)
-            if loads:
-                self.put(register, word, m)
-
-    _stmatrix = _ldmatrix
-
-    # Other instructions.
-
-    def _mov(self, op, a, m):
-        """Also packs {a, b} into a register, and unpacks one."""
-        size, parts = _dtype(op[-1]).itemsize, _members(a["{" in a[1]])
-        if a[0][0] == "{":
-            words = self.get(a[1], op[-1]).view(_WORD[size // len(parts)]).reshape(self.n, -1)
-            for i, register in enumerate(parts):
-                self.put(register, words[:, i], m)
-        elif a[1][0] == "{":
-            words = [self.get(x, f"u{8 * size // len(parts)}") for x in parts]
-            self.put(a[0], np.stack(words, axis=1).view(_WORD[size])[:, 0], m)
-        else:
-            self.put(a[0], self.get(a[1], op[-1]), m)
-
-    def _cvta(self, op, a, m):
-        if self._space(op) != "global":  # has no generic form here
-            raise NotImplementedError(".".join(op))
-        self.put(a[0], self.get(a[1], "u64"), m)
-
-    def _setp(self, op, a, m):
-        """setp.compare[.bool].type p[|q], a, b[, [!]c]"""
-        name, kind = op[1], op[-1]
-        x, y = self.get(a[1], kind), self.get(a[2], kind)
-        unordered = np.isnan(x) | np.isnan(y) if kind[0] == "f" else np.zeros(self.n, bool)
-        if name in ("num", "nan"):
-            holds = unordered ^ (name == "num")
-        elif name in _COMPARE:
-            holds = _COMPARE[name](x, y) & ~unordered
-        else:  # equ, neu, ltu and so on hold for unordered operands
-            holds = _COMPARE[name[:-1]](x, y) | unordered
-        results = [holds, ~holds]
-        if len(a) > 3:
-            other = self.get(a[3].lstrip("!"), "pred") ^ a[3].startswith("!")
-            results = [_LOGIC[op[2]](r, other) for r in results]
-        for register, r in zip(a[0].split("|"), results, strict=False):
-            self.put(register, r, m)
-
-    def _arithmetic(self, op, a, m):
-        kind = op[-1]
-        kinds = [kind, kind, f"u{2 * int(kind[1:])}" if "wide" in op else kind]
-        values = list(map(self.get, a[1:], kinds))
-        if kind in ("f32", "f64"):
-            result = _float(op, *values)
-            double_fma = op[0] in ("fma", "mad") and kind == "f64"
-            if double_fma and not _exact(values, [values[0] * values[1], result])[m].all():
-                self.inexact.add(".".join(op))
-            self.put(a[0], result, m)
-        elif kind[0] in "sub" and kind[1:] in ("16", "32", "64") and "sat" not in op:
-            carry = self.carry if op[0] in ("addc", "subc", "madc") else np.zeros(self.n, bool)
-            r, carry = _integer(op, carry, *values)
-            self.put(a[0], r, m)
-            self.carry = np.where(m, carry, self.carry) if "cc" in op else self.carry
-        else:
-            raise NotImplementedError(".".join(op))
-
-    def _shfl(self, op, a, m):
-        value, lane = self.get(a[1], "u32"), self.lane
-        b, c = (
-            self.get(x, "u32").astype(np.int64) & mask
-            for x, mask in zip(a[2:4], (31, -1), strict=True)
-        )
-        segment, clamp = c >> 8 & 31, c & 31
-        last, first = (lane & segment) | (clamp & ~segment), lane & segment
-        source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b}
-        source = (source | {"idx": first | (b & ~segment & 31)})[op[2]]
-        inside = source >= last if op[2] == "up" else source <= last
-        source = np.minimum(self.warp_start + np.where(inside, source, lane), self.n - 1)
-        for register, r in zip(a[0].split("|"), (value[source], inside), strict=False):
-            self.put(register, r, m)
-
-    def _redux(self, op, a, m):
-        """Of integers, over whole warps."""
-        function = {"add": np.add, "min": np.minimum, "max": np.maximum, **_LOGIC}[op[2]]
-        warps, members = m.reshape(-1, 32), self.get(a[2], "u32")[m]
-        if op[-1] not in ("s32", "u32", "b32") or not (members == 0xFFFFFFFF).all():
-            raise NotImplementedError(".".join(op))
-        if (warps.any(1) != warps.all(1)).any():
-            raise EmulationError("redux by threads of a warp that are not together")
-        values = self.get(a[1], op[-1]).reshape(-1, 32)
-        self.put(a[0], np.repeat(function.reduce(values, axis=1, dtype=values.dtype), 32), m)
-
-    def _vote(self, op, a, m):
-        holds = self.get(a[1].lstrip("!"), "pred") ^ a[1].startswith("!")
-        warps = np.zeros((-(-self.n // 32), 32), bool)
-        warps.ravel()[: self.n] = holds & m
-        ballot = (warps << np.arange(32)).sum(1, dtype=np.uint64).astype(np.uint32)
-        taking = np.zeros_like(warps)
-        taking.ravel()[: self.n] = m
-        results = {"ballot": ballot, "any": warps.any(1), "all": (warps | ~taking).all(1)}
-        self.put(a[0], np.repeat(results[op[2]], 32)[: self.n], m)
-
-    def _mma(self, op, a, m):
-        """Of integers, which are exact in any order; float64 must hold integers below 2**53."""
-        d, *operands = (_members(x) for x in a)
-        group, four = self.lane // 4, self.lane % 4
-        shape = next(p for p in op if re.fullmatch(r"m\d+n\d+k\d+", p))
-        size = tuple(map(int, re.findall(r"\d+", shape)))
-        warps = self.n // 32
-        warp = np.arange(self.n) // 32
-        kind, per = ("f64", 1) if op[-1] == "f64" else ("s8", 4)
-        known = [("f64", (8, 8, 4)), ("s8", (16, 8, 32)), ("s8", (16, 8, 16))]
-        if (kind, size) not in known or (kind == "s8" and op[-4:] != ["s32", "s8", "s8", "s32"]):
-            raise NotImplementedError(".".join(op))
-        rows, columns, depth = size
-        left, right = np.zeros((warps, rows, depth), "f8"), np.zeros((warps, depth, columns), "f8")
-        word = "u64" if kind == "f64" else "u32"
-        for matrix, registers in ((left, operands[0]), (right, operands[1])):
-            for i, register in enumerate(registers):
-                parts = self.get(register, word).view(np.float64 if per == 1 else np.int8)
-                for j, part in enumerate(parts.reshape(self.n, per).T):
-                    if matrix is left:  # registers alternate between halves of rows
-                        at = group + 8 * (i % (rows // 8)), four * per + j + 16 * (i // (rows // 8))
-                    else:
-                        at = four * per + j + 16 * i, group
-                    matrix[warp, *at] = part
-        product = left @ right
-        for i, (target, register) in enumerate(zip(d, operands[2], strict=True)):
-            start = self.get(register, "f64" if kind == "f64" else "s32")
-            result = start + product[warp, group + 8 * (i // 2), 2 * four + i % 2]
-            if kind == "f64":
-                whole = _is_whole(left).all((1, 2)) & _is_whole(right).all((1, 2))
-                if not (whole[warp] & _exact([start], [result]))[m].all():
-                    self.inexact.add(".".join(op))
-            else:
-                result = result.astype(np.int64).astype(np.int32)
-            self.put(target, result, m)
-
-
 # --- a program ----------------------------------------------------------------------------
 
-_HLO_TYPES = {"pred": "bool", "bf16": "bfloat16"} | {
+_HLO_TYPES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"} | {
     f"{letter}{bits}": f"{kind}{bits}"
     for bits in (8, 16, 32, 64)
     for letter, kind in (("s", "int"), ("u", "uint"), ("f", "float"))
 }
 _MOVES_NOTHING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done"}
 _COLLECTIVES = ("all-gather", "all-to-all", "all-reduce")
-_MOVES_NOTHING |= {f"{name}-done" for name in (*_COLLECTIVES, "async")}
+_MOVES_NOTHING |= {f"{name}-done" for name in _COLLECTIVES}
+# What says where a slice lies.
+_SCALAR = {"add": np.add, "subtract": np.subtract, "select": np.where}
 _REDUCTIONS = {"add": np.add, "and": np.bitwise_and, "maximum": np.maximum}
 
 
@@ -1025,27 +406,47 @@ class Run(NamedTuple):
     inexact: set[str]  # opcodes whose bits are not fixed
 
 
+#: The names of the kernels of ``primitives/gpu``.
+OWN = re.compile(r"(tiles|thin|rows|chain)(__\d+)?")
+
+
+class Choices(NamedTuple):
+    """What a device may do in this way or another, and what is left out.
+
+    Attributes:
+      order: generates the order of warps, instead of one step by all after the other.
+      blocks: of our kernels, those that are run; or all.
+      fill: the bytes of memory before anything is written.
+      races: whether to look for them, where some blocks are run in their kernels alone.
+      controls: if given, what is found without each synchronization of our kernels, and without
+        all of a kind, by kernel.
+    """
+
+    order: np.random.Generator | None = None
+    blocks: Sequence[int] | None = None
+    fill: int = 0xA5
+    races: bool = True
+    controls: dict[tuple[str, str], str] | None = None
+
+
+_USUAL = Choices()
+
+
 class _Executor:
     """A program in memory, laid out as XLA laid it out."""
 
-    def __init__(self, program: Program, arguments, device: int):
+    def __init__(self, program: Program, arguments, device: int, choices: Choices):
         self.program, self.inexact, self.start, end = program, set(), {}, 256
-        self.device = device
+        self.device, self.choices = device, choices
+        self.copied: dict[str, bytes] = {}  # operands of copies that have not ended
+        self.rounds: list[int] = []  # of the loops that are being executed, the innermost last
         for number, size in program.allocations.items():
             self.start[number], end = end, end + -(-size // 256) * 256 + 256
-        self.memory = np.full(
-            end + CONSTANTS, 0xA5, np.uint8
-        )  # what is not written yet is no number
+        self.memory = np.full(end + CONSTANTS, choices.fill, np.uint8)
         for instructions in program.computations.values():
             for x in instructions:
                 if x.opcode == "constant" and x.name in program.slices:
-                    words = re.findall(
-                        r"true|false|-?(?:inf|nan|[\d.]+(?:e[+-]?\d+)?)", x.text.split(")")[0]
-                    )
-                    dtype, shape, _ = _layout(x.shapes[0])
-                    convert = {"b": "true".__eq__, "i": int, "u": int}.get(dtype.kind, float)
-                    value = np.array([convert(w) for w in words]).astype(dtype).reshape(shape)
-                    self.write(x.name, value, x.shapes[0])
+                    self.write(x.name, _constant(x), x.shapes[0])
         for x in program.computations[program.entry]:
             if x.opcode == "parameter":
                 self.write(x.name, arguments[int(x.text.split(")")[0])], x.shapes[0])
@@ -1059,7 +460,7 @@ class _Executor:
         dtype, dims, order = _layout(shape)
         if (value.dtype, value.shape) != (dtype, dims):
             raise TypeError(f"{name}: expected {dtype}{dims}, received {value.dtype}{value.shape}")
-        data = np.ascontiguousarray(value.transpose(order)).reshape(-1).view(np.uint8)
+        data = _physical(value, order).view(np.uint8)
         self.bytes_of(name)[: data.size] = data
 
     def read(self, name, shape):
@@ -1091,12 +492,23 @@ class _Executor:
                     re.search(rf"{word}=(%[\w.\-]+)", x.text)[1] for word in ("condition", "body")
                 )
                 last = self.program.computations[condition][-1].name
+                self.rounds.append(0)
                 while (yield from self.execute(condition)) or self.bytes_of(last)[0]:
                     yield from self.execute(body)
+                    self.rounds[-1] += 1
+                self.rounds.pop()
             elif x.opcode == "conditional":
                 yield from self.execute(self._branch(x))
             elif x.opcode == "call":
                 yield from self.execute(re.search(r"to_apply=(%[\w.\-]+)", x.text)[1])
+            elif x.opcode == "async-start":
+                self.copied[x.name] = self._operands_of(x)
+            elif x.opcode == "async-done":
+                (start,) = x.operands
+                if start in self.copied:
+                    yield from self._finish(self._named(start))
+            elif self._kinds(x) == {"kDynamicSliceFusion"}:
+                self._dynamic_slice(x)
             elif x.opcode in ("copy", "copy-start"):
                 self.bytes_of(x.name)[...] = self.bytes_of(x.operands[0])
             elif self._kinds(x) == {"kMemzero"}:
@@ -1117,11 +529,77 @@ class _Executor:
         value = self.read(x.operands[0], operand.shapes[0])
         self.write(x.name, value[tuple(slice(int(a), int(b)) for a, b in bounds)], x.shapes[0])
 
+    def _named(self, name: str) -> Instruction:
+        computations = self.program.computations.values()
+        return next(x for instructions in computations for x in instructions if x.name == name)
+
+    def _operands_of(self, x: Instruction) -> bytes:
+        return b"".join(self.bytes_of(operand).tobytes() for operand in x.operands)
+
+    def _finish(self, start: Instruction) -> Iterator[Instruction]:
+        """What was started takes effect when it is waited for, on the operands of its start."""
+        if self._operands_of(start) != self.copied.pop(start.name):
+            raise EmulationError(f"{start.name}: its operands change before it has ended")
+        yield from self.execute(re.search(r"calls=(%[\w.\-]+)", start.text)[1])
+
+    def _dynamic_slice(self, x: Instruction) -> None:
+        """A part of an array by a copy: where it lies, the runtime knows by the round of a loop."""
+        inner = self.program.computations[re.search(r"calls=(%[\w.\-]+)", x.text)[1]]
+        values: dict[str, Any] = {}
+        for y in inner:
+            dtype, dims, order = _layout(y.shapes[0])
+            operands = [values[operand] for operand in y.operands]
+            if y.opcode == "parameter":
+                value = self.read(x.operands[int(y.text.split(")")[0])], y.shapes[0])
+            elif y.opcode == "constant":
+                value = _constant(y)
+            elif y.opcode in _SCALAR:
+                value = _SCALAR[y.opcode](*operands)
+            elif y.opcode == "compare" and "direction=LT" in y.text:
+                value = np.less(*operands)
+            elif y.opcode == "bitcast":
+                whole = _physical(operands[0], _layout(self._shape(inner, y.operands[0]))[2])
+                value = whole.view(dtype).reshape([dims[i] for i in order])
+                value = value.transpose(np.argsort(order))
+            elif y.opcode in ("dynamic-slice", "dynamic-update-slice"):
+                updates = y.opcode == "dynamic-update-slice"
+                array, sizes = operands[0], operands[1].shape if updates else dims
+                most = np.subtract(array.shape, sizes)
+                starts = np.clip(np.array(operands[1 + updates :], np.int64), 0, most)
+                part = tuple(slice(a, a + n) for a, n in zip(starts, sizes, strict=True))
+                self._check_place(y, array.astype(dtype), starts, self._shape(inner, y.operands[0]))
+                value = array[part]
+                if updates:
+                    value = array.copy()
+                    value[part] = operands[1]
+            else:
+                raise NotImplementedError(f"HLO {x.opcode} {x.name} by a copy: {y.opcode}")
+            values[y.name] = value
+        self.write(x.name, value, x.shapes[0])
+
+    def _check_place(self, x: Instruction, array, starts, shape) -> None:
+        """That the offset which the runtime computes is that of the slice."""
+        found = re.search(
+            r'"byte_offset":"(-?\d+)","byte_stride":"(-?\d+)","loop_index":"(\d+)"', x.text
+        )
+        if not found:
+            raise NotImplementedError(f"HLO {x.opcode} {x.name} without a place: {x.text}")
+        offset, stride, loop = map(int, found.groups())
+        runtime = offset + stride * self.rounds[-1 - loop]
+        *_, order = _layout(shape)
+        flat = np.ravel_multi_index([starts[i] for i in order], [array.shape[i] for i in order])
+        if runtime != flat * array.itemsize:
+            raise EmulationError(f"{x.name} starts at {flat * array.itemsize}, not {runtime}")
+
+    def _shape(self, instructions, name: str):
+        return next(x.shapes[0] for x in instructions if x.name == name)
+
     def _collective(self, x: Instruction) -> Instruction | None:
         """The instruction as a collective, which it may start, if it is one."""
         if x.opcode == "async-start":
             inner = self.program.computations[re.search(r"calls=(%[\w.\-]+)", x.text)[1]][-1]
-            x = x._replace(opcode=inner.opcode, text=inner.text)
+            if inner.opcode in _COLLECTIVES:
+                x = x._replace(opcode=inner.opcode, text=inner.text)
         return x if x.opcode.removesuffix("-start") in _COLLECTIVES else None
 
     def _copy_operands(self, x, count: int) -> None:
@@ -1153,10 +631,51 @@ class _Executor:
         slices = [self.program.slices[y] for y in (*x.operands, *self.program.arrays(x.name))]
         places = [(self.start[allocation] + offset, size) for allocation, offset, size in slices]
         kernel = parse(self.program.kernels[launch.kernel])[launch.kernel]
-        machine = Machine(kernel, launch, self.memory, places)
+        is_own = OWN.fullmatch(launch.kernel) is not None
+        only = self.choices.blocks if is_own else None
+        options: dict[str, Any] = {"only": only, "order": self.choices.order}
+        options["races"] = self.choices.races and (self.choices.blocks is None or is_own)
+        if is_own and self.choices.controls is not None:
+            self._try_without(kernel, launch, places)
+        machine = Machine(kernel, launch, self.memory, places, **options)
         with np.errstate(all="ignore"):
             machine.run()
-        self.inexact |= machine.inexact
+        open_bits = {"approx", "div-full", "contract"}
+        self.inexact |= machine.inexact | {x for x in machine.opcodes if rules_of(x) & open_bits}
+
+    def _try_without(self, kernel, launch, places) -> None:
+        """The kernel without each of its synchronizations, on copies of the memory."""
+        kinds = synchronizations(kernel)
+        wholes = [(f"all {kind}", steps) for kind, steps in kinds.items()]
+        ones = [(f"{i}: {kernel.code[i].text}", [i]) for steps in kinds.values() for i in steps]
+        for name, steps in wholes + ones:
+            spoiled, memory = without(kernel, steps), self.memory.copy()
+            machine = Machine(spoiled, launch, memory, places, only=[0])
+            try:
+                with np.errstate(all="ignore"):
+                    machine.run()
+            except EmulationError as error:
+                found = str(error)
+            else:
+                found = ""
+            self.choices.controls[kernel.name, name] = found
+
+
+def _physical(value: np.ndarray, order) -> np.ndarray:
+    """The elements as they lie in memory."""
+    return np.ascontiguousarray(value.transpose(order)).reshape(-1)
+
+
+def _constant(x: Instruction) -> np.ndarray:
+    """Numbers, ``true`` and ``false``, or 1 and 0 for those in arrays; complex ones in brackets."""
+    dtype, shape, _ = _layout(x.shapes[0])
+    text = re.match(r"(?:[^()]|\([^()]*\))*", x.text)[0]
+    words = re.findall(r"true|false|-?(?:inf|nan|[\d.]+(?:e[+-]?\d+)?)", text)
+    if dtype.kind == "c":
+        parts = np.array([float(word) for word in words]).reshape(-1, 2)
+        return parts.astype(f"f{dtype.itemsize // 2}").view(dtype).reshape(shape)
+    convert = {"b": ("true", "1").__contains__, "i": int, "u": int}.get(dtype.kind, float)
+    return np.array([convert(word) for word in words]).astype(dtype).reshape(shape)
 
 
 def _layout(shape):
@@ -1169,7 +688,7 @@ def _layout(shape):
     return np.dtype(_HLO_TYPES[kind]), dims, order
 
 
-def run(program: Program, *arguments) -> Run:
+def run(program: Program, *arguments, choices: Choices = _USUAL) -> Run:
     """Execute a compiled program on the CPU.
 
     Raises NotImplementedError for what is left to a library or not modelled, EmulationError for
@@ -1177,7 +696,12 @@ def run(program: Program, *arguments) -> Run:
     """
     arguments = [np.asarray(x) for x in jax.tree.leaves(arguments)]
     devices = [
-        _Executor(program, [x[p[i]] for x, p in zip(arguments, program.arguments, strict=True)], i)
+        _Executor(
+            program,
+            [x[p[i]] for x, p in zip(arguments, program.arguments, strict=True)],
+            i,
+            choices,
+        )
         for i in range(len(program.results[0]))
     ]
     steps = [device.execute(program.entry) for device in devices]
@@ -1226,7 +750,7 @@ def _exchange(x: Instruction, devices: list[_Executor]) -> None:
         if x.opcode.startswith("all-reduce"):
             opcode = program.computations[re.search(r"to_apply=(%[\w.\-]+)", x.text)[1]][-1].opcode
             values = [device.read(operand, shape) for device in devices]
-            if opcode == "add" and not all(_is_whole(value).all() for value in values):
+            if opcode == "add" and not all(is_whole(value).all() for value in values):
                 devices[0].inexact.add(x.name)
             parts = [functools.reduce(_REDUCTIONS[opcode], values)] * n
         else:
@@ -1248,15 +772,6 @@ def _exchange(x: Instruction, devices: list[_Executor]) -> None:
 
 # --- the command --------------------------------------------------------------------------
 
-#: Signs in float64, whose sums stay below 2**53: exact fused or not, and in any order.  The
-#: emulator checks that they are integers.
-_EXACT = r"mma\.sync\.\S*\.f64\.f64\.f64\.f64|fma\.rn\.f64"
-#: The opcodes that algorithms ask for, by the start of a case's name; no others may be found.
-ALLOWED = {
-    "dot_general order_independent": _EXACT,
-    "conv_general_dilated order_independent": _EXACT,
-    "training of LeNet-5, order_independent": _EXACT,
-}
 #: The kernels of ``primitives/gpu/contractions.py`` whose algorithm is a chain of these.
 CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
 
@@ -1264,31 +779,237 @@ CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
 def problems(target: str, case, execute: bool) -> list[str]:
     """What is wrong with a case on a target; nothing if all is well."""
     program = compile_for(target, case.program(), *case.arguments)
-    found = findings(case.name, program)
+    found = findings(program)
     if execute:
         expected = conformance.compute(case, jax.devices("cpu")[0])
         found += differences(program, case.arguments, expected)
     return found
 
 
-def findings(name: str, program: Program) -> list[str]:
+def findings(program: Program) -> list[str]:
     """What is wrong with the instructions of a program."""
-    allowed = [opcodes for start, opcodes in ALLOWED.items() if name.startswith(start)]
     found = [
         f"{x.kernel}: [{x.rule}] {x.instruction}"
         for x in lint(program.ptx)
-        if not any(re.match(f"({opcodes}) ", x.instruction) for opcodes in allowed)
-        and not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
+        if not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
     ]
     found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found
-    return found + [f"left to a library: {name}" for name in sorted(program.library_calls)]
+    found += [f"left to a library: {name}" for name in sorted(program.library_calls)]
+    return found + [f"left to XLA's choice: {name}" for name in sorted(program.choices)]
 
 
-def differences(program: Program, arguments, expected) -> list[str]:
+def differences(program: Program, arguments, expected, choices: Choices = _USUAL) -> list[str]:
     """What is wrong with the results of a program."""
-    result = run(program, *arguments)
+    result = run(program, *arguments, choices=choices)
     found = [f"inexact: {op}" for op in sorted(result.inexact)]
     return [*found, *filter(None, [conformance.first_difference(result.results, expected)])]
+
+
+# --- both backends ------------------------------------------------------------------------
+
+#: The kernels that products have by each.
+BACKENDS = {"triton": re.compile(r"tiles(__\d)?"), "ptx": re.compile(r"tiles__\d{3,}")}
+
+
+def _products() -> dict[str, tuple[Any, ...]]:
+    """Functions and arguments: every layout, sizes that are no multiples, batches, windows."""
+
+    def product(*numbers):
+        return lambda x, y: lax.dot_general(x, y, numbers)
+
+    def gradients(x, w):
+        out, pullback = jax.vjp(lambda x, w: lax.conv(x, w, (2, 1), "SAME"), x, w)
+        return pullback(out)
+
+    def spread(*shapes):
+        return [vectors.spread(shape, 2 * i) for i, shape in enumerate(shapes)]
+
+    none = ((), ())
+    return {
+        "NN": (product(((1,), (0,)), none), *spread((67, 41), (41, 19))),
+        "TN": (product(((0,), (0,)), none), *spread((41, 67), (41, 19))),
+        "NT": (product(((1,), (1,)), none), *spread((67, 41), (19, 41))),
+        "TT": (product(((0,), (1,)), none), *spread((41, 67), (19, 41))),
+        "large": (product(((1,), (0,)), none), *spread((700, 9), (9, 3000))),
+        "batch": (product(((2,), (1,)), ((0,), (0,))), *spread((3, 5, 33), (3, 33, 7))),
+        "batch inside": (product(((0,), (2,)), ((1,), (0,))), *spread((33, 3, 5), (3, 7, 33))),
+        "vector": (product(((1,), (0,)), none), *spread((300, 21), (21,))),
+        "special values": (
+            product(((1,), (0,)), none),
+            *map(vectors.with_specials, spread((17, 40), (40, 18))),
+        ),
+        "convolution": (gradients, *spread((2, 5, 9, 9), (7, 5, 3, 3))),
+    }
+
+
+def problems_of_backend(target: str, backend: str, name: str) -> list[str]:
+    """The same of a product of :func:`_products`, by one of the backends of the kernels."""
+    os.environ["REPJAX_GPU_BACKEND"] = backend
+    function, *arguments = _products()[name]
+    program = compile_for(target, repjax.reproducible(function), *arguments)
+    expected = conformance.compute(vectors.Case(name, function, arguments), jax.devices("cpu")[0])
+    found = findings(program)
+    if not any(map(BACKENDS[backend].fullmatch, program.kernels)):
+        found.append(f"no kernel of {backend}: {[*program.kernels]}")
+    for kernel in {*program.kernels} if backend == "ptx" else ():
+        if BACKENDS[backend].fullmatch(kernel):
+            found += _refused_by_ptxas(target, program.kernels[kernel])
+    return found + differences(program, arguments, expected)
+
+
+def ptxas() -> str | None:
+    """The path of the compiler of PTX."""
+    found = importlib.util.find_spec("nvidia")
+    folders = [pathlib.Path(p) for p in (found.submodule_search_locations if found else [])]
+    paths = [str(path) for folder in folders for path in folder.glob("*/bin/ptxas")]
+    return shutil.which("ptxas") or next(iter(paths), None)
+
+
+def _refused_by_ptxas(target: str, ptx: str) -> list[str]:
+    """XLA does not look at PTX that it is given; nor may a register be spilled."""
+    with tempfile.TemporaryDirectory(prefix="gpu_offline_") as folder:
+        source = pathlib.Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [ptxas(), "-v", "-arch", target, str(source), "-o", f"{source}.cubin"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", result.stderr)]
+    return [] if result.returncode == 0 and spills == [0, 0] else [f"ptxas: {result.stderr}"]
+
+
+# --- large products -----------------------------------------------------------------------
+
+#: The largest tile, of 128 x 128 outputs, is for products that make so many of them.
+THREADS = (256, 1, 1)
+SHARED = 1 << 15  # bytes, at least
+
+
+def known(program: Program, *arguments, choices: Choices) -> tuple[Run, list[np.ndarray]]:
+    """What is computed, and which elements do not depend on what was left out.
+
+    Nothing that has been computed depends on what lay in the memory before.
+    """
+    other = choices._replace(fill=~choices.fill & 0xFF, races=False)
+    result, second = (run(program, *arguments, choices=x) for x in (choices, other))
+    pairs = zip(*(jax.tree.leaves(x.results) for x in (result, second)), strict=True)
+    words = [[x.view(f"u{x.dtype.itemsize}") for x in pair] for pair in pairs]
+    return result, [x == y for x, y in words]
+
+
+def large_products() -> Iterator[vectors.Case]:
+    """Of which a GPU is full; their matrices are 2,048 or a little less or more."""
+
+    def product(i, j):
+        return lambda x, y: lax.dot_general(x, y, (((i,), (j,)), ((), ())))
+
+    def case(name, order, function, *shapes):
+        arguments = tuple(vectors.spread(shape, 200 + 2 * i) for i, shape in enumerate(shapes))
+        return vectors.Case(f"{order} {name}", function, arguments, {"contraction": order})
+
+    n, k = 2048, 320
+    for order in ("sequential", "order_independent"):
+        yield case("NN", order, product(1, 0), (n, k), (k, n))
+        yield case("TN", order, product(0, 0), (k, n), (k, n))
+        yield case("NT", order, product(1, 1), (n, k), (n, k))
+        yield case("odd sizes", order, product(1, 0), (n - 1, 333), (333, n + 1))
+    yield case("all of 2,048", "sequential", product(1, 0), (n, n), (n, n))
+
+
+def problems_of_large(target: str, case: vectors.Case) -> list[str]:
+    """The same of a large product, of whose tiles the first, the last and two others are run."""
+    program = compile_for(target, case.program(), *case.arguments)
+    found = findings(program)
+    launches = [x for launches in program.launches.values() for x in launches]
+    own = {(x.grid, x.block, x.shared) for x in launches if OWN.fullmatch(x.kernel)}
+    if len(own) != 1 or any(block != THREADS or shared < SHARED for _, block, shared in own):
+        return [*found, f"expected kernels of one grid with {THREADS} threads, received {own}"]
+    (((tiles, *_), *_),) = own
+    blocks = [0, tiles // 5, tiles // 2, tiles - 1]
+    result, (is_known,) = known(program, *case.arguments, choices=Choices(blocks=blocks))
+    expected = conformance.compute(case, jax.devices("cpu")[0])
+    if is_known.sum() <= 3 * 127 * 127:  # the last tile may be a narrow one
+        found.append(f"only {is_known.sum()} outputs are known")
+    found += [f"inexact: {op}" for op in sorted(result.inexact)]
+    of_tiles = np.where(is_known, result.results, expected)
+    return [*found, *filter(None, [conformance.first_difference(of_tiles, expected)])]
+
+
+# --- races --------------------------------------------------------------------------------
+
+#: Cases whose programs have all kernels of ``primitives/gpu``, and most of their exchanges.
+RACES = (
+    "dot_general sequential, transposed",
+    "dot_general order_independent, transposed",
+    "conv_general_dilated sequential, gradients",
+    "reduce_sum sequential",
+    "cumsum, cumprod sequential",
+    "softmax",
+    "rows, layer norm",
+    "rows of 16500",
+    "rows, masked softmax",
+)
+
+
+def racing() -> Iterator[tuple[vectors.Case, int]]:
+    """Cases, and the number of tiles that keep a GPU busy; with 1, tiles are as large as can be."""
+    hard = conformance.hard_arrays(conformance.load()["hard_inputs"])
+    for case in vectors.cases(hard, small=True):
+        if case.name.startswith(RACES):
+            yield case, contractions._PROGRAMS
+    for case in large_products():
+        order, name = case.name.split(" ", 1)
+        if name in ("NN", "odd sizes"):  # of the others XLA makes these
+            # Tiles of 128 x 128 outputs, of as many terms as pass by in three steps and a part.
+            terms = 230 if order == "order_independent" else 100
+            sizes = {320: terms - terms % 4, 333: terms + 1, 2048: 128, 2047: 127, 2049: 129}
+            arguments = tuple(
+                np.ascontiguousarray(x[tuple(slice(sizes[n]) for n in x.shape)])
+                for x in case.arguments
+            )
+            yield case._replace(name=f"tile, {case.name}", arguments=arguments), 1
+    x = vectors.spread((1 << 14, 3), 210)
+    yield vectors.Case("thin", lambda x: jax.numpy.einsum("ij,ij->i", x, x), (x,)), 1
+
+
+def problems_of_races(target: str, case: vectors.Case, tiles: int) -> tuple[list[str], int, int]:
+    """What is wrong with a case if warps run in random orders.
+
+    And controls: how many synchronizations of our kernels there are, and how many of them, if one
+    alone is missing, are missed.  Triton has some that others spare: not those of a whole kind.
+    """
+    programs, contractions._PROGRAMS = contractions._PROGRAMS, tiles
+    try:
+        program = compile_for(target, case.program(), *case.arguments)
+    finally:
+        contractions._PROGRAMS = programs
+    expected = conformance.compute(case, jax.devices("cpu")[0])
+    choices = Choices(order=np.random.default_rng(len(case.name)), controls={})
+    found = differences(program, case.arguments, expected, choices)
+    ones = {key: error for key, error in choices.controls.items() if key[1][:1].isdigit()}
+    found += [
+        f"{key}: not missed" for key, error in choices.controls.items() - ones.items() if not error
+    ]
+    return found, len(ones), sum(map(bool, ones.values()))
+
+
+def problems_of_words(target: str, name: str) -> list[str]:
+    """The same of contractions of integers of 64 bits, which ``jax_enable_x64`` is on for.
+
+    And of a sum of digits that leaves 32, in which matrix units may saturate.
+    """
+    bits = vectors.words(3 * 70, 0).view(np.int64).reshape(3, 70)
+    if name == "product":
+        program, arguments = lax.dot, (bits, bits.T.copy())
+    elif name == "long":
+        program = functools.partial(lax.dot, preferred_element_type=np.int32)
+        ones = np.full((1, (1 << 17) + 40), -128, np.int8)
+        arguments = ones, ones.T.copy()
+    else:
+        program = functools.partial(lax.conv, window_strides=(1, 2), padding="SAME")
+        arguments = bits[:, :66].reshape(1, 3, 6, 11), bits[:, -18:].reshape(6, 3, 1, 3)
+    with jax.enable_x64(True):
+        compiled = compile_for(target, repjax.reproducible(program), *arguments)
+        expected = repjax.reproducible(program)(*arguments)
+    return findings(compiled) + differences(compiled, arguments, expected)
 
 
 # --- several devices ----------------------------------------------------------------------
@@ -1321,7 +1042,7 @@ def problems_of_devices(target: str, name: str) -> list[str]:
         function = repjax.reproducible(block_gradients, contraction=name)
         expected = function(x, w)
     program = compile_for(target, function, x, w, devices=DEVICES, specs=[jax.P("x"), jax.P()])
-    found = findings(f"dot_general {name}", program)
+    found = findings(program)
     found += [] if any(kernel.startswith("rows") for kernel in program.kernels) else ["no kernels"]
     return found + differences(program, (x, w), expected)
 
@@ -1358,6 +1079,7 @@ def controls() -> Iterator[tuple[Any, ...]]:
 
     x, y, z = (vectors.values((128,), seed) for seed in range(3))
     square = vectors.values((128, 128), 3)
+    ones = {"window_strides": (1, 1), "padding": "SAME"}
     yield "exp", jax.numpy.exp, jax.numpy.exp, (x,)
     yield "division", lax.div, lax.div, (x, y)
     yield "square root", lax.sqrt, lax.sqrt, (np.abs(x),)
@@ -1365,6 +1087,10 @@ def controls() -> Iterator[tuple[Any, ...]]:
     index = np.arange(128, dtype=np.int32) % 7
     yield "scatter-add", *[lambda x, i, y: jax.numpy.asarray(x).at[i].add(y)] * 2, (x, index, y)
     yield "matrix product", lax.dot, lax.dot, (square, square)
+    images = square.reshape(2, 8, 32, 32)
+    yield "convolution", *[functools.partial(lax.conv, **ones)] * 2, (images, images[:, :, :3, :3])
+    of_bytes = functools.partial(lax.dot, preferred_element_type=np.int32)
+    yield "product of int8", of_bytes, of_bytes, (square.view(np.int8), square.view(np.int8).T)
     yield "order of a sum", jax.numpy.sum, jax.numpy.sum, (vectors.spread((5000,), 4),)
     of_rows = functools.partial(repjax.lax.reduce_sum, axes=(1,))
     yield "order of Triton's sum", reduced, of_rows, (vectors.spread((16, 512), 5),)
@@ -1378,6 +1104,7 @@ def check_control(target: str, function, on_cpu, arguments, split=None) -> dict[
     found = {
         "rules": sorted({x.rule for x in lint(program.ptx)}) if program.ptx else [],
         "libraries": sorted(program.library_calls),
+        "choices": sorted(program.choices),
     }
     try:
         result = run(program, *arguments)
@@ -1396,7 +1123,11 @@ def main() -> int:
     parser.add_argument("--run", action="store_true", help="run them on the CPU, and compare")
     parser.add_argument("--training", action="store_true", help="also compile the training")
     parser.add_argument("--controls", action="store_true", help="what must be caught, instead")
+    parser.add_argument("--large", action="store_true", help="large products, instead")
+    parser.add_argument("--races", action="store_true", help="races and controls, instead")
     parser.add_argument("--devices", action="store_true", help="programs on several, instead")
+    parser.add_argument("--backends", action="store_true", help="products by each, instead")
+    parser.add_argument("--words", action="store_true", help="integers of 64 bits, instead")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"))
     options = parser.parse_args()
     # Deviceless: the plugin is to register where there is no GPU, and nothing is to run on one.
@@ -1425,16 +1156,36 @@ def main() -> int:
         if options.devices:
             names = ["sequential", "order_independent", "map"]
             checks = [functools.partial(problems_of_devices, target, name) for name in names]
+        if options.backends:
+            pairs = [(backend, name) for backend in BACKENDS for name in _products()]
+            names = [", ".join(pair) for pair in pairs]
+            checks = [functools.partial(problems_of_backend, target, *pair) for pair in pairs]
+        if options.large:
+            products = [
+                case for case in large_products() if case.name.startswith(tuple(options.only))
+            ]
+            names = [case.name for case in products]
+            checks = [functools.partial(problems_of_large, target, case) for case in products]
+        if options.races:
+            pairs = [pair for pair in racing() if pair[0].name.startswith(tuple(options.only))]
+            names = [case.name for case, _ in pairs]
+            checks = [functools.partial(problems_of_races, target, *pair) for pair in pairs]
+        if options.words:
+            names = ["product", "convolution", "long"]
+            checks = [functools.partial(problems_of_words, target, name) for name in names]
         for name, check in zip(names, checks, strict=True):
             start = time.perf_counter()
             try:
                 found = check()
+                found, *counts = found if options.races else (found,)
             except (NotImplementedError, EmulationError) as error:
                 notes = "; ".join(getattr(error, "__notes__", []))
-                found = [f"{type(error).__name__}: {error} {notes}"]
+                found, counts = [f"{type(error).__name__}: {error} {notes}"], []
             bad += bool(found)
             seconds = round(time.perf_counter() - start, 1)
             row = {"target": target, "case": name, "problems": found, "seconds": seconds}
+            if options.races:
+                row |= zip(("synchronizations", "missed"), counts, strict=False)
             print(json.dumps(row), flush=True)
     return 1 if bad else 0
 

@@ -432,6 +432,24 @@ def repdl():
     return params, state, losses, others(values((2, 4, 9, 10), 81), values((6, 2, 3, 3), 82))
 
 
+def cotangents():
+    """Of values that are used several times, inside of functions and between them."""
+    x, y = values((6, 6), 61), values((6, 6), 62)
+
+    def uses(x):
+        total = jax.numpy.var(x) + (jax.numpy.tanh(x @ x) / (x * x + 1)).sum()
+        total += (jax.jit(lambda x: (jax.numpy.sin(x), x))(x)[1] * x.at[1].max(x[2])).sum()
+        total += (jax.checkpoint(lambda x: jax.numpy.exp(-x) * x + x)(x) * y).sum()
+        return total + jax.nn.gelu(lax.scan(lambda c, _: (c * x + c, None), x, None, 2)[0]).sum()
+
+    def uses_of_gradient(x):
+        return (jax.grad(uses)(x) ** 2).sum()
+
+    branches = jax.grad(lambda x: (lax.cond(x[0, 0] < 1, uses, lambda x: x.sum(), x) * x).sum())
+    functions = {"first": jax.grad(uses), "second": jax.grad(uses_of_gradient), "cond": branches}
+    return {name: repjax.reproducible(function)(x) for name, function in functions.items()}
+
+
 def train_resnet():
     return _network("resnet")
 
@@ -473,6 +491,7 @@ PROGRAMS = {
         train_one_step_eager,
         scanned,
         repdl,
+        cotangents,
         train_resnet,
         train_transformer,
         train_recurrent,

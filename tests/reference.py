@@ -87,10 +87,18 @@ def chain(terms, shape, step=fma):
     return guard(s)
 
 
+def wrapping(terms, shape, step=None):
+    """Sums of products of integers, modulo 2**64."""
+    with np.errstate(over="ignore"):
+        return sum(
+            (a.astype(np.int64) * b.astype(np.int64) for a, b in terms), np.zeros(shape, np.int64)
+        )
+
+
 # --- contractions ----------------------------------------------------------------------
 
 
-def dot_general(lhs, rhs, dimension_numbers, step=fma, order=list):
+def dot_general(lhs, rhs, dimension_numbers, step=fma, order=list, chain=chain):
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
     lhs_free = [d for d in range(lhs.ndim) if d not in (*lhs_contracting, *lhs_batch)]
     rhs_free = [d for d in range(rhs.ndim) if d not in (*rhs_contracting, *rhs_batch)]
@@ -146,6 +154,7 @@ def conv_general_dilated(
     batch_group_count,
     step=fma,
     order=list,
+    chain=chain,
 ):
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     x, w = lhs.transpose(lhs_spec), rhs.transpose(rhs_spec)
@@ -153,7 +162,7 @@ def conv_general_dilated(
     outs, features, *window = w.shape
     spatial = output_sizes(x.shape[2:], window, window_strides, rhs_dilation)
     batch = x.shape[0] // batch_group_count
-    out = np.zeros((batch, outs, *spatial), np.float32)
+    out = np.zeros((batch, outs, *spatial), chain((), ()).dtype)
 
     def term(o, k):
         """Input and weight of output feature ``o`` at the k-th position of the kernel."""

@@ -605,7 +605,8 @@ def test_scan_of_a_step_is_a_loop():
     assert_same_bits(scanned, (state, np.stack(losses)), "scan outside")
 
 
-def test_gradient_through_scan_is_the_unrolled_gradient():
+def test_gradient_through_scan():
+    """That of the unrolled loop, with one cotangent of what the body takes after the other."""
     w, xs = normal((4, 4)) * np.float32(0.5), normal((6, 3, 4), 1)
 
     def cell(h, x, w):
@@ -614,11 +615,15 @@ def test_gradient_through_scan_is_the_unrolled_gradient():
     def scanned(w, xs):
         return lax.scan(lambda h, x: (cell(h, x, w), None), jnp.zeros((3, 4)), xs)[0].sum()
 
-    def unrolled(w, xs):
+    def unrolled(ws, xs):
         h = jnp.zeros((3, 4))
-        for x in xs:
+        for w, x in zip(ws, xs, strict=True):
             h = cell(h, x, w)
         return h.sum()
 
-    results = [repjax.reproducible(jax.grad(f))(w, xs) for f in (scanned, unrolled)]
-    assert_same_bits(*results)
+    of_w, of_xs = repjax.reproducible(jax.grad(scanned, (0, 1)))(w, xs)
+    of_ws, expected = repjax.reproducible(jax.grad(unrolled, (0, 1)))([w] * 6, xs)
+    assert_same_bits(of_xs, expected)
+    assert_same_bits(of_w, functools.reduce(rlax.add, of_ws[::-1]))
+    at_once = repjax.reproducible(jax.grad(lambda w, xs: unrolled([w] * 6, xs)))(w, xs)
+    assert_same_bits(at_once, rlax.add_n(*of_ws))

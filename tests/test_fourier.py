@@ -191,3 +191,31 @@ def test_derivative_is_a_transform():
 
     gradient = repjax.reproducible(jax.grad(weighted))(x)
     assert_same_bits(gradient, np.asarray(repjax.reproducible(jnp.fft.fft)(w)).real.copy())
+
+
+# --- nothing to transform ---------------------------------------------------------------
+
+EMPTY = {
+    "fft": (jnp.fft.fft, (3, 0)),
+    "batch": (jnp.fft.fft, (0, 3)),
+    "ifft": (jnp.fft.ifft, (0,)),
+    "irfft": (jnp.fft.irfft, (3, 0)),
+    "hfft": (jnp.fft.hfft, (0,)),
+    "two axes": (jnp.fft.fft2, (0, 3)),
+    "several axes": (jnp.fft.ifftn, (2, 0, 3)),
+    "real, two axes": (lambda x: jnp.fft.rfft2(x.real), (0, 3)),
+    "real, batch": (lambda x: jnp.fft.rfft(x.real), (0, 3)),
+    "another axis": (lambda x: jnp.fft.fft(x, axis=0), (0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_of_no_elements(name):
+    function, shape = EMPTY[name]
+    x = np.zeros(shape, np.complex64)
+    assert_same_bits(repjax.reproducible(function)(x), function(x))
+
+
+def test_real_transform_along_no_elements_is_refused():
+    with pytest.raises(repjax.RefusedError, match="expected elements along the last axis"):
+        repjax.reproducible(jnp.fft.rfft)(np.zeros((3, 0), np.float32))

@@ -21,7 +21,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 def test_a_machine_without_a_gpu_is_refused(arguments):
     result = command(*arguments)
     lines = [line for line in result.stderr.splitlines() if line.startswith("gpu.py: ")]
-    assert result.returncode == 1 and len(lines) == 1
+    assert result.returncode == 2 and len(lines) == 1
     assert "--platform cpu" in lines[0] and "--quick" in lines[0]
 
 
@@ -30,7 +30,12 @@ def test_smoke_run(tmp_path):
     only = ["product", "elementwise: exp ", "sum: rows", "rows: softmax", "convolution: ResNet"]
     result = command("--platform", "cpu", "--quick", "--output", str(output), "--only", *only)
     assert result.returncode == 0, result.stderr
-    report = json.loads(output.with_suffix(".json").read_text())
+    assert sorted(path.name for path in output.iterdir()) == ["speed.json", "speed.md"]
+    report = json.loads((output / "speed.json").read_text())
+    assert report["same"] and report["left"] == [] and "smoke: same, it calls" in result.stdout
+    # What tells most comes first.
+    families = [name.split(":")[0] for name in report["cases"]]
+    assert [*dict.fromkeys(families)] == ["product", "rows", "sum", "elementwise", "convolution"]
     assert report["finished"] and report["ceilings"]["bytes/s"] > 0
     for name, row in report["cases"].items():
         assert row["bytes"] > 0
@@ -44,15 +49,16 @@ def test_smoke_run(tmp_path):
     # 3x3x3 terms for each of 32x32x32x16 results.
     flops = {row["flops"] for name, row in report["cases"].items() if name.startswith("conv")}
     assert 2 * 32 * 32 * 32 * 16 * 27 in flops
-    page = output.with_suffix(".md").read_text()
+    page = (output / "speed.md").read_text()
     assert "## product" in page and "Finished." in page
 
 
-def test_an_interrupted_run_keeps_its_results(tmp_path):
-    output = tmp_path / "cpu"
-    arguments = ["--platform", "cpu", "--quick", "--output", str(output)]
-    result = command(*arguments, "--only", "product", "--minutes", "0")
-    assert result.returncode == 0, result.stderr
-    report = json.loads(output.with_suffix(".json").read_text())
+def test_an_interrupted_run_keeps_its_results_and_is_no_success(tmp_path):
+    arguments = ["--platform", "cpu", "--quick", "--output", str(tmp_path)]
+    result = command(*arguments, "--only", "product", "rows", "--minutes", "0")
+    assert result.returncode == 2, result.stderr
+    report = json.loads((tmp_path / "speed.json").read_text())
     assert not report["finished"] and not report["cases"]
-    assert "Unfinished" in output.with_suffix(".md").read_text()
+    assert report["running"] == "product: 64x64x64" and report["left"][:2] == ["product", "rows"]
+    page = (tmp_path / "speed.md").read_text()
+    assert "**Unfinished**: ended before or in product: 64x64x64; left of product, rows" in page

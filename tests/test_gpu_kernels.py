@@ -18,7 +18,7 @@ from jax._src import dispatch
 from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, KERNEL, assert_same_bits, with_gradients
 
 import repjax
-from repjax.primitives import contract, native
+from repjax.primitives import contract, gpu, native
 from repjax.primitives.contract import order_independent
 from repjax.primitives.gpu import contractions, sums, triton
 from repjax.primitives.reduce import cumulative
@@ -224,6 +224,11 @@ def _lowered(function, *operands):
 
 X = np.ones((40, 40), np.float32)
 LOWERED = {
+    "product of integers": (lambda x: x @ x, X.astype(np.int16)),
+    "convolution of integers": (
+        lambda x: jax.lax.conv(x[None, None], x[None, None], (2, 2), "SAME"),
+        X.astype(np.uint8),
+    ),
     "product": (lambda x: x @ x, X),
     "product of vectors": (
         lambda x: jax.numpy.einsum("ij,ij->i", x, x),
@@ -249,7 +254,9 @@ LOWERED = {
 @pytest.mark.parametrize("name", LOWERED)
 def test_the_primitives_use_them(name):
     with compiling_for("NVIDIA H100"):
-        assert "__gpu$xla.gpu.triton" in _lowered(*LOWERED[name])
+        text = _lowered(*LOWERED[name])
+    assert "__gpu$xla.gpu.triton" in text
+    assert not {"stablehlo.dot_general", "stablehlo.convolution"} & {*text.split()}
 
 
 def test_too_old_a_gpu(monkeypatch):
@@ -259,6 +266,8 @@ def test_too_old_a_gpu(monkeypatch):
 
 
 def test_without_knowledge_of_the_gpu(monkeypatch):
-    """The bodies are compiled."""
+    """The bodies are compiled, with a warning."""
     monkeypatch.setattr(triton, "compute_capability", lambda: None)
-    assert "triton" not in _lowered(lambda x: x @ x, X)
+    gpu._warn.cache_clear()
+    with pytest.warns(UserWarning, match="without its kernels"):
+        assert "triton" not in _lowered(lambda x: x @ x, X)

@@ -2,27 +2,25 @@
 
 The compilations are processes of their own (``tests/gpu_offline.py``), since the CUDA plugin is
 not to take part in other tests.  They need the extra ``gpu_offline``; the tests of the linter and
-of the emulator need nothing.
+of the emulator (``tests/test_ptx_emulator.py``) need nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-from fractions import Fraction
 
 import gpu_offline
 import jax
 import numpy as np
 import pytest
 from bits import same_bits
+from test_ptx_emulator import PTX
 
 from repjax.verify import conformance, vectors
 
@@ -30,6 +28,10 @@ SCRIPT = pathlib.Path(gpu_offline.__file__)
 #: What other targets than the first are compiled for here; the command does all for each.
 REPRESENTATIVE = ["add", "div", "exp", "fma", "tanh", "reduce_sum", "dot_general sequential, s"]
 REPRESENTATIVE += ["dot_general order_independent, long", "conv_general_dilated sequential"]
+REPRESENTATIVE += ["dot_general order_independent, special values"]
+REPRESENTATIVE += ["integer_dot_general int16", "integer_conv_general_dilated int8"]
+#: Whose terms may be added in any order.
+UNORDERED = ("dot_general order_independent", "conv_general_dilated order_independent", "integer_")
 REPRESENTATIVE += [
     "scatter, add",
     "sort",
@@ -39,7 +41,6 @@ REPRESENTATIVE += [
     "rows, ",
     "rows of 16500",
 ]
-RNG = np.random.default_rng(0)
 
 
 def missing() -> str:
@@ -51,11 +52,8 @@ def missing() -> str:
             return f"{package} is not installed: pip install 'repjax[gpu_offline]'"
         if version != jax.__version__:
             return f"{package} is {version}, jax {jax.__version__}: install the same version"
-    if not shutil.which("ptxas"):
-        found = importlib.util.find_spec("nvidia")
-        folders = [pathlib.Path(p) for p in (found.submodule_search_locations if found else [])]
-        if not any(path for folder in folders for path in folder.glob("*/bin/ptxas")):
-            return "ptxas is not installed: pip install 'repjax[gpu_offline]'"
+    if not gpu_offline.ptxas():
+        return "ptxas is not installed: pip install 'repjax[gpu_offline]'"
     return ""
 
 
@@ -65,10 +63,10 @@ def compiles(test):
     return pytest.mark.gpu_offline(skip(test))
 
 
-def command(*arguments: str) -> list[dict]:
+def command(*arguments: str, flags: str = "") -> list[dict]:
     result = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,
@@ -116,6 +114,54 @@ def test_several_devices():
 
 
 @compiles
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_both_backends(target):
+    """Products and convolutions by Pallas Triton and by PTX of our own have the CPU's bits."""
+    rows = command("--targets", target, "--backends")
+    assert_clean(rows, len(gpu_offline.BACKENDS) * len(gpu_offline._products()))
+
+
+@compiles
+def test_large_products():
+    """In tiles of 128 x 128 by 256 threads; int8 ones by groups of warps."""
+    names = ["sequential NN", "sequential odd", "order_independent NN"]
+    assert_clean(command("--targets", "sm_90", "--large", "--only", *names), len(names))
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("target", "only"), [("sm_90", [""]), ("sm_80", ["tile, order_independent", "rows, masked"])]
+)
+def test_races(target, only):
+    """In random orders, all our kernels have the same bits; without barriers, that is noticed.
+
+    Some barriers and waits spare others, which Triton has nevertheless.
+    """
+    rows = command("--targets", target, "--races", "--only", *only)
+    names = [case.name for case, _ in gpu_offline.racing()]
+    assert_clean(rows, sum(name.startswith(tuple(only)) for name in names))
+    counts = {row["case"]: (row["missed"], row["synchronizations"]) for row in rows}
+    for name, (missed, count) in counts.items():
+        pipelined = name.startswith("tile, order_independent NN")
+        assert missed == count or (pipelined and missed >= count * 3 / 4), counts
+        assert count or not name.startswith(("tile", "rows", "dot", "conv"))
+
+
+@compiles
+def test_integers_of_64_bits():
+    """And sums that leave 32."""
+    assert_clean(command("--targets", "sm_90", "--words"), 3)
+
+
+@compiles
+def test_nothing_is_left_to_an_autotuner():
+    """With this flag XLA compiles nothing that has several implementations to choose from."""
+    only = ["--targets", "sm_90", "--only", *UNORDERED]
+    rows = command(*only, flags="--xla_gpu_deterministic_ops=true")
+    assert_clean(rows, sum(name.startswith(UNORDERED) for name in cases()))
+
+
+@compiles
 def test_plain_jax_is_caught():
     """Negative controls: for each, the linter and a run of the same compilation find it."""
     found = {row["control"]: row for row in command("--targets", "sm_90", "--controls")}
@@ -128,103 +174,16 @@ def test_plain_jax_is_caught():
     assert rules["scatter-add"] in (["atomic"], ["cas"])
     assert rules["matrix product"] == ["mma"] or found["matrix product"]["libraries"]
     assert "inexact" in found["sum over devices"]["run"]
+    choices = {name: "; ".join(row["choices"]) for name, row in found.items()}
+    assert choices["matrix product"] and "convForward" in choices["convolution"]
+    # Triton counts the terms twice in tiles of 16, which are XLA's.
+    assert choices["product of int8"] and "elements differ" in found["product of int8"]["run"]
     # No instruction is wrong, only their order.
     for name in ("order of a sum", "order of Triton's sum"):
         assert rules[name] == [] and "elements differ" in found[name]["run"]
 
 
-# --- the linter and the emulator ----------------------------------------------------------
-
-PTX = """.version 8.0
-.target sm_80
-.visible .entry k(.param .u64 .ptr .align 16 a, .param .u64 .ptr o)
-.reqntid 32, 1, 1
-{   // a comment; with a semicolon
-    .shared .align 4 .b8 s[128];
-    .reg .b32 %%r<9>; .reg .b64 %%rd<9>; .reg .pred %%p<3>;
-    ld.param.u64 %%rd1, [a]; ld.param.u64 %%rd2, [o];
-    mov.u32 %%r1, %%tid.x; mul.wide.u32 %%rd3, %%r1, 4; mov.b32 %%r5, s; shl.b32 %%r6, %%r1, 2;
-    add.s64 %%rd4, %%rd1, %%rd3; add.s64 %%rd5, %%rd2, %%rd3; add.s32 %%r7, %%r5, %%r6;
-    ld.global.b32 %%r2, [%%rd4];
-    %s
-    st.global.b32 [%%rd5], %%r3;
-    ret;
-}"""
-REVERSE = """st.shared.b32 [%r7], %r2; bar.sync 0; sub.s32 %r4, 124, %r6; add.s32 %r4, %r5, %r4;
-             ld.shared.b32 %r3, [%r4];"""
-BRANCH = "setp.lt.s32 %p1, %r1, 16; mov.b32 %r3, %r2; @%p1 bra $L; neg.f32 %r3, %r2; $L:"
-COUNT = "atom.global.add.u32 %r3, [%rd2+128], 1;"
-FLOATS = np.linspace(1, 2, 32, endpoint=False, dtype=np.float32)
-EXTREMES = np.array([np.nan, 1e20, -1e20, 2.7, -2.7, 0.5, 1.5, -0.0] * 4, np.float32)
-INTEGERS = RNG.integers(-(2**31), 2**31, 32).astype(np.int32)
-
-
-def launch(body: str, x: np.ndarray, places=((0, 128), (256, 128))) -> np.ndarray:
-    """The kernel of one block of 32 threads, from one array into another."""
-    memory = np.zeros(512 + gpu_offline.CONSTANTS, np.uint8)
-    memory[:128] = x.view(np.uint8)
-    kernel = gpu_offline.parse(PTX % body)["k"]
-    how = gpu_offline.Launch("kKernel", "k", (1,), (32,), 0)
-    gpu_offline.Machine(kernel, how, memory, places).run()
-    return memory[256:384].view(x.dtype)
-
-
-@pytest.mark.parametrize(
-    ("body", "x", "expected"),
-    [
-        ("add.rn.f32 %r3, %r2, 0f33800000;", FLOATS, lambda x: x + np.float32(2.0**-24)),
-        ("add.rz.f32 %r3, %r2, 0f33FFFFFF;", FLOATS, lambda x: x),
-        (
-            "cvt.rzi.s32.f32 %r3, %r2;",
-            EXTREMES,
-            lambda x: np.array([0, 2**31 - 1, -(2**31), 2, -2, 0, 1, 0] * 4, np.int32).view("f4"),
-        ),
-        (
-            "mul.hi.s32 %r3, %r2, -123456789;",
-            INTEGERS,
-            lambda x: (x.astype(np.int64) * -123456789 >> 32).astype(np.int32),
-        ),
-        ("rem.s32 %r3, %r2, 1000;", INTEGERS, lambda x: np.fmod(x, np.int32(1000))),
-        ("bfe.s32 %r3, %r2, 4, 9;", INTEGERS, lambda x: x << 19 >> 23),
-        ("shf.l.wrap.b32 %r3, %r2, %r2, 7;", INTEGERS.view("u4"), lambda x: x << 7 | x >> 25),
-        ("prmt.b32 %r3, %r2, %r2, 0x0123;", INTEGERS.view("u4"), lambda x: x.byteswap()),
-        ("shfl.sync.bfly.b32 %r3, %r2, 5, 31, -1;", INTEGERS, lambda x: x[np.arange(32) ^ 5]),
-        ("redux.sync.max.s32 %r3, %r2, -1;", INTEGERS, lambda x: np.full_like(x, x.max())),
-        (REVERSE, INTEGERS, lambda x: x[::-1]),
-        (BRANCH, FLOATS, lambda x: np.where(np.arange(32) < 16, x, -x)),
-    ],
-)
-def test_emulated_instructions(body, x, expected):
-    assert same_bits(launch(body, x), expected(x))
-
-
-def test_emulated_fma():
-    """Of float32, against the definition in integers."""
-    x, y, z = (vectors.spread((300,), seed, 60) for seed in (1, 3, 5))
-    z[:100] = -(x * y)[:100]
-    for a, b, c, r in zip(x, y, z, gpu_offline.fma(x, y, z), strict=True):
-        true = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-        near = [np.nextafter(r, np.float32(s)) for s in (-np.inf, np.inf)]
-        assert all(abs(Fraction(float(r)) - true) <= abs(Fraction(float(n)) - true) for n in near)
-
-
-@pytest.mark.parametrize("places", [((0, 124), (256, 128)), ((0, 128), (256, 124))])
-def test_writes_out_of_bounds_are_refused(places):
-    with pytest.raises(gpu_offline.EmulationError):
-        body = "st.global.b32 [%rd4], %r2; mov.b32 %r3, %r2;"
-        launch(body, FLOATS, places)
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ("redux.sync.max.s32 %r3, %r2, 255;", NotImplementedError),
-        ("setp.lt.s32 %p1, %r1, 8; @%p1 redux.sync.max.s32 %r3, %r2, -1;", RuntimeError),
-    ],
-)
-def test_redux_of_a_part_of_a_warp_is_refused(body, error):
-    with pytest.raises(error):
-        launch(body, INTEGERS)
+# --- the linter ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,6 +198,8 @@ def test_redux_of_a_part_of_a_warp_is_refused(body, error):
         ("atom.global.cas.b32 %r3, [%rd4], %r2, %r1;", "cas"),
         ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r2}, {%r3}, {%r4};", "mma"),
         ("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r1}, %rd1, %rd2, 1;", "mma"),
+        ("tcgen05.mma.cta_group::1.kind::tf32 [%r1], %rd1, %rd2, %r2, %p1;", "mma"),
+        ("tcgen05.mma.cta_group::1.kind::i8 [%r1], %rd1, %rd2, %r2, %p1;", None),
         ("fma.rn.f32 %r3, %r2, %r2, %r2;", "fma"),
         ("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2}, {%r3}, {%r4};", None),
         ("add.rn.f32 %r3, %r2, %r2;", None),
@@ -250,34 +211,153 @@ def test_lint(instruction, rule):
     assert [x.rule for x in gpu_offline.lint(PTX % instruction)] == ([rule] if rule else [])
 
 
+HLO = """
+%%add (p: f32[], q: f32[]) -> f32[] {
+  %%p = f32[] parameter(0)
+  %%q = f32[] parameter(1)
+  ROOT %%r = f32[] %s(%%p, %%q)
+}
+
+%%inner (x: f32[8,8]) -> f32[8] {
+  %%x = f32[8,8]{1,0} parameter(0)
+  %%c = f32[] constant(0)
+  ROOT %%y = f32[8]{0} reduce(%%x, %%c), dimensions={1}, to_apply=%%add
+}
+
+ENTRY %%main (a: f32[8,8]) -> f32[8] {
+  %%a = f32[8,8]{1,0} parameter(0)
+  ROOT %%b = %s
+}
+"""
+
+
+def _fusion(kind: str) -> str:
+    return f'f32[8]{{0}} fusion(%a), kind=kCustom, calls=%inner, backend_config={{"kind":"{kind}"}}'
+
+
+def _call(target: str) -> str:
+    return f'f32[8]{{0}} custom-call(%a), custom_call_target="{target}"'
+
+
+@pytest.mark.parametrize(
+    ("operation", "instruction", "choices"),
+    [
+        ("add", "f32[8]{0} dot(%a, %a), lhs_contracting_dims={1}", {"dot b"}),
+        ("add", "f32[8]{0} convolution(%a, %a), dim_labels=bf_io->bf", {"convolution b"}),
+        ("add", _call("__cublas$gemm"), {"__cublas$gemm b"}),
+        ("add", _call("cusolver_potrf_ffi"), {"cusolver_potrf_ffi b"}),
+        ("add", _call("__gpu$xla.gpu.triton"), set()),
+        ("add", _fusion("__triton"), {"reduce b"}),
+        ("maximum", _fusion("__triton"), set()),
+        ("add", _fusion("__native"), set()),  # whose order the emulator finds
+    ],
+)
+def test_choices(operation, instruction, choices):
+    computations, entry = gpu_offline._computations(HLO % (operation, instruction))
+    nothing = dict.fromkeys(gpu_offline.Program._fields)
+    assert gpu_offline.Program(**{**nothing, "computations": computations}).choices == choices
+    assert entry == "%main"
+
+
 def test_nothing_to_lint_is_refused():
     with pytest.raises(ValueError, match="expected PTX with a kernel"):
         gpu_offline.lint("")
 
 
-def test_integer_matrix_units():
-    """mma of int8, whose matrices lie in the registers of 32 lanes as the PTX manual says."""
-    left = RNG.integers(-128, 128, (16, 32)).astype(np.int8)
-    right = RNG.integers(-128, 128, (32, 8)).astype(np.int8)
-    kernel = gpu_offline.parse(PTX % "mov.b32 %r3, %r2;")["k"]
-    kernel = kernel._replace(registers={"%a": "b32", "%b": "b32", "%c": "b32"})
-    how = gpu_offline.Launch("kKernel", "k", (1,), (32,), 0)
-    machine = gpu_offline.Machine(kernel, how, np.zeros(1 << 15, np.uint8), ())
-    group, four = np.divmod(np.arange(32), 4)
-    column, byte = 4 * four[:, None], np.arange(4)
-    for i in range(4):
-        rows = (group + 8 * (i % 2))[:, None]
-        part = left[rows, column + 16 * (i // 2) + byte]
-        machine.registers[f"%a{i}"] = np.ascontiguousarray(part).view(np.uint32).ravel()
-        machine.registers[f"%c{i}"] = np.full(32, 5, np.uint32)
-    for i in range(2):
-        part = right[column + 16 * i + byte, group[:, None]]
-        machine.registers[f"%b{i}"] = np.ascontiguousarray(part).view(np.uint32).ravel()
-    c = "{%c0, %c1, %c2, %c3}"
-    operands = [c, "{%a0, %a1, %a2, %a3}", "{%b0, %b1}", c]
-    name = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
-    machine.step(name.split("."), operands, np.ones(32, bool))
-    expected = left.astype(np.int32) @ right.astype(np.int32) + 5
-    for i in range(4):
-        at = expected[group + 8 * (i // 2), 2 * four + i % 2]
-        assert same_bits(machine.registers[f"%c{i}"].view(np.int32), at)
+# --- what XLA's runtime does --------------------------------------------------------------
+
+
+def instruction(name, shape, opcode, operands="", text="") -> gpu_offline.Instruction:
+    kind, dims = shape
+    rank = dims.count(",") + bool(dims)
+    shapes = [(kind, dims, ",".join(map(str, reversed(range(rank)))))]
+    return gpu_offline.Instruction(name, shapes, opcode, operands.split(), text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text", "expected"),
+    [
+        (("pred", "4"), "{1, 0, 0, 1}), metadata={}", np.array([True, False, False, True])),
+        (("pred", ""), "true), metadata={}", np.array(True)),
+        (("pred", ""), "false), metadata={}", np.array(False)),
+        (("s32", "2"), "{-3, 5}), metadata={}", np.int32([-3, 5])),
+        (("f32", "2"), "{-inf, 1.5e-3}), metadata={}", np.float32([-np.inf, 1.5e-3])),
+        (
+            ("c64", "2"),
+            "{(1, -0.5), (nan, 2)}), metadata={}",
+            np.complex64([1 - 0.5j, np.nan + 2j]),
+        ),
+        (("c64", ""), "(0, 1)), metadata={}", np.complex64(1j)),
+    ],
+)
+def test_constants(shape, text, expected):
+    assert same_bits(gpu_offline._constant(instruction("c", shape, "constant", "", text)), expected)
+
+
+def copying(between: list[gpu_offline.Instruction], stride: int = 8) -> gpu_offline.Program:
+    """``x[i]`` by a copy that is started, and waited for behind what is ``between``."""
+    place = f'"byte_offset":"0","byte_stride":"{stride}","loop_index":"0"'
+    computations = {
+        "%slice": [
+            instruction("p", ("f32", "3,2"), "parameter", "", "0)"),
+            instruction("q", ("s32", ""), "parameter", "", "1)"),
+            instruction("zero", ("s32", ""), "constant", "", "0)"),
+            instruction("part", ("f32", "1,2"), "dynamic-slice", "p q zero", place),
+        ],
+        "%started": [instruction("copied", ("f32", "1,2"), "fusion", "x i", "calls=%slice")],
+        "%main": [
+            instruction("x", ("f32", "3,2"), "parameter", "", "0)"),
+            instruction("i", ("s32", ""), "parameter", "", "1)"),
+            instruction("y", ("f32", "3,2"), "parameter", "", "2)"),
+            instruction("start", ("f32", "1,2"), "async-start", "x i", "calls=%started"),
+            *between,
+            instruction("done", ("f32", "1,2"), "async-done", "start"),
+        ],
+    }
+    slices = {"x": (0, 0, 24), "i": (1, 0, 4), "y": (2, 0, 24), "x too": (0, 0, 24)}
+    slices |= {"copied": (3, 0, 8), "done": (3, 0, 8), "earlier": (4, 0, 8)}
+    slice_of = gpu_offline.Launch("kDynamicSliceFusion", "", (1,), (1,), 0)
+    parts = [[np.s_[:, :]], [()], [np.s_[:, :]]]
+    allocations = {0: 24, 1: 4, 2: 24, 3: 8, 4: 8}
+    structure = jax.tree.structure(0)
+    return gpu_offline.Program(
+        {},
+        computations,
+        "%main",
+        {"copied": [slice_of]},
+        slices,
+        allocations,
+        structure,
+        parts,
+        [[np.s_[:, :]]],
+        [(1, 2)],
+    )
+
+
+def run_copy(program, i=0, rounds=0):
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    values = [x, np.int32(i), x + 10]
+    device = gpu_offline._Executor(program, values, 0, gpu_offline.Choices())
+    device.rounds.append(rounds)
+    assert list(device.execute("%main")) == []
+    return device
+
+
+def test_copies_that_are_started():
+    """They take effect when they are waited for; the runtime knows their place by the round."""
+    early = instruction("earlier", ("f32", "1,2"), "copy", "copied")
+    device = run_copy(copying([early]), i=1, rounds=1)
+    assert same_bits(device.results()[0], np.float32([[2, 3]]))
+    assert (device.bytes_of("earlier") == 0xA5).all()
+
+
+@pytest.mark.parametrize(
+    ("between", "stride", "message"),
+    [
+        ([instruction("x too", ("f32", "3,2"), "copy", "y")], 8, "its operands change"),
+        ([], 16, "starts at 8, not 16"),
+    ],
+)
+def test_wrong_copies_are_refused(between, stride, message):
+    with pytest.raises(gpu_offline.EmulationError, match=message):
+        run_copy(copying(between, stride), i=1, rounds=1)

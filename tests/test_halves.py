@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
 from fractions import Fraction
 
 import gmpy2
@@ -268,3 +272,47 @@ def test_functions_of_two_arguments(name, fmt):
         wanted = wanted.astype(fmt.float_type).view(np.uint16)
     received = np.asarray(getattr(repjax.lax, name)(x, y)).view(np.uint16)
     assert_same_bits(received, oracle.canonical_result(wanted, fmt))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
+def test_every_function_on_a_cpu_without_float16():
+    """The programs compile: no operation reaches LLVM that needs instructions for float16."""
+    result = subprocess.run(
+        [sys.executable, pathlib.Path(__file__).with_name("float16.py")],
+        env={**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2", "REPJAX_NATIVE": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jax.numpy.bfloat16, np.float32, np.complex64])
+def test_positions_are_the_integers_converted(dtype):
+    shape = (2, 70_000)
+    received = repjax.reproducible(lambda: lax.broadcasted_iota(dtype, shape, 1))()
+    with np.errstate(over="ignore"):
+        wanted = np.broadcast_to(np.arange(shape[1]), shape).astype(dtype)
+    assert_same_bits(received, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jax.numpy.bfloat16, np.float32])
+def test_nextafter_of_shapes_that_broadcast(dtype):
+    x = np.random.default_rng(4).normal(size=(3, 4)).astype(dtype)
+
+    def program(x):
+        pairs = [(x, 1), (x, 0.5), (0.5, x), (x, x[0]), (x[0], x[:, :1]), (x[0, 0], x)]
+        return [jax.numpy.nextafter(*pair) for pair in pairs]
+
+    with np.errstate(all="ignore"):
+        y = np.broadcast_to
+        one, half = dtype(1), dtype(0.5)
+        pairs = [
+            *[(x, y(one, x.shape)), (x, y(half, x.shape)), (y(half, x.shape), x)],
+            *[(x, y(x[0], x.shape)), (y(x[0], x.shape), y(x[:, :1], x.shape))],
+            (y(x[0, 0], x.shape), x),
+        ]
+        wanted = [np.nextafter(*pair) for pair in pairs]
+    assert_same_bits(repjax.reproducible(program)(x), wanted)
+    with repjax.enabled():
+        assert_same_bits(program(jax.numpy.asarray(x)), wanted)

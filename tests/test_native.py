@@ -5,6 +5,10 @@ That contractions are what the contract says, with each instruction set, is in t
 
 from __future__ import annotations
 
+import _ctypes
+import hashlib
+import pathlib
+import shutil
 from functools import partial
 
 import jax
@@ -22,7 +26,7 @@ from test_contract import (
 )
 
 import repjax
-from repjax.primitives import canonical, native
+from repjax.primitives import canonical, native, native_sources
 from repjax.primitives.reduce import sums
 
 needs_kernel = pytest.mark.skipif(
@@ -169,13 +173,64 @@ def test_without_a_compiled_kernel(loading, tmp_path):
     assert repjax.info()["cpu contractions"].startswith("XLA: it was not compiled")
 
 
+def _warned_once(reason):
+    """That the kernel is not used, why, and that this is said once."""
+    with pytest.warns(UserWarning, match="does without its C\\+\\+ kernel") as caught:
+        for _ in range(2):
+            name, received = native.in_use()
+            assert not native.available() and not native.instruction_sets()
+    assert name is None and reason in received
+    assert len(caught) == 1 and received in str(caught[0].message)
+    assert repjax.info()["cpu contractions"] == f"XLA: {received}"
+
+
 def test_a_broken_kernel(loading, tmp_path):
     path = tmp_path / "_native.so"
     path.write_bytes(b"\x7fELF, cut short")
     loading.setattr(native, "_LIBRARY", path)
     loading.delenv("REPJAX_NATIVE", raising=False)
-    assert native.in_use()[1].startswith("it cannot be loaded: ")
-    assert not native.available()
+    _warned_once("it cannot be loaded: ")
+
+
+@needs_kernel
+def test_a_kernel_of_other_sources(loading, tmp_path):
+    """Whatever is different about them, and wherever they are."""
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    sources = tmp_path / "native"
+    shutil.copytree(native._SOURCES, sources)
+    loading.setattr(native, "_SOURCES", sources)
+    assert native.in_use()[0]  # in another place
+    x = np.float32([[1e-3, 7.0, 3.0]])
+    expected = repjax.reproducible(lambda x: x @ x.T)(x)
+    header = sources / "floats.h"
+    text = header.read_text()
+    for change in (
+        lambda: header.write_text(text + "// one line more\n"),
+        lambda: (header.write_text(text), header.rename(sources / "float.h")),
+        lambda: (sources / "float.h").unlink(),
+        lambda: shutil.rmtree(sources),
+    ):
+        change()
+        native._load.cache_clear()
+        native.in_use.cache_clear()
+        _warned_once("it was compiled from other sources: expected ")
+        assert_same_bits(repjax.reproducible(lambda x: x @ x.T)(x), expected)
+
+
+def test_a_kernel_without_a_digest(loading):
+    """As of a version before there were any."""
+    loading.setattr(native, "_LIBRARY", pathlib.Path(_ctypes.__file__))
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    _warned_once("received a kernel without a digest of its sources; install repjax again")
+
+
+def test_the_digest_is_of_names_and_contents(tmp_path):
+    assert native_sources.digest(tmp_path) is None
+    (tmp_path / "a.cc").write_bytes(b"int x;")
+    (tmp_path / "b.h").write_bytes(b"int y;")
+    (tmp_path / "b.o").write_bytes(b"")  # no source
+    text = b"a.cc\n6\nint x;b.h\n6\nint y;"
+    assert native_sources.digest(tmp_path) == hashlib.sha256(text).hexdigest()
 
 
 def test_switched_off(loading):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from fractions import Fraction
 
@@ -28,6 +29,7 @@ import repjax
 from repjax.primitives import native
 from repjax.primitives.contract import native as kernel
 from repjax.primitives.contract import order_independent
+from repjax.primitives.gpu import contractions
 
 ANY_ORDER = {"accumulation": "order_independent", "contraction": "order_independent"}
 
@@ -137,8 +139,11 @@ def test_dimensions(case):
     lhs_shape, rhs_shape, numbers = DOTS[case]
     rng = np.random.default_rng(1)
     lhs, rhs = DATA["integers"](rng, lhs_shape), DATA["integers"](rng, rhs_shape)
+    expected = lax.dot_general(lhs, rhs, numbers, precision="highest")
     actual = repjax.lax.dot_general(lhs, rhs, numbers, accumulation="order_independent")
-    np.testing.assert_array_equal(actual, lax.dot_general(lhs, rhs, numbers, precision="highest"))
+    np.testing.assert_array_equal(actual, expected)
+    actual = run(order_independent.dot_general_body, lhs, rhs, dimension_numbers=numbers)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
@@ -296,6 +301,35 @@ def test_infinities_and_nans_are_those_of_ieee_arithmetic(precision):
         windows = np.stack([padded[:, :, i : i + 2] for i in range(3)], -1)
         expected = np.einsum("bcko,fck->bfcko", windows, w).sum((2, 3))
     np.testing.assert_array_equal(actual, expected)
+
+
+#: With infinities of both signs, a NaN, and what they may meet; none of it in some rows.
+KINDS = np.float32([np.nan, -np.inf, -2.5, 0, 3e-3, np.inf])
+
+
+@pytest.mark.parametrize("terms", [2, 3, 40])
+def test_infinities_are_counted_by_products_of_int8(terms):
+    """Of every pair of kinds with every other; as on GPUs, where the kernel is interpreted here."""
+    rows = [*itertools.product(KINDS, repeat=2), *itertools.product(KINDS[2:5], repeat=2)]
+    lhs = np.zeros((len(rows), terms), np.float32)
+    lhs[:, [0, -1]] = rows
+    tiles = functools.partial(contractions.dot_of_integers, interpret=True)
+    exact_dot = functools.partial(order_independent.digit_dot, dot_of_integers=tiles)
+    with np.errstate(all="ignore"):
+        ieee = (lhs.astype(np.float64)[:, :, None] * lhs.T.astype(np.float64)).sum(1)
+    expected = run(order_independent.dot_general_body, lhs, lhs.T, dimension_numbers=MATRIX)
+    finite = np.isfinite(ieee)
+    assert finite.any() and {np.inf, -np.inf} <= {*ieee[~finite]} and np.isnan(ieee).any()
+    np.testing.assert_array_equal(expected[~finite], ieee[~finite].astype(np.float32))
+    assert np.isfinite(expected[finite]).all()
+    options = {"dimension_numbers": MATRIX, "exact_dot": exact_dot}
+    assert_same_bits(run(order_independent.dot_general_body, lhs, lhs.T, **options), expected)
+    *sizes, parameters = with_gradients((2, 3, 7, 4), (4, 3, 3, 2), lhs_dilation=(1, 2))[0]
+    x, w = (np.random.default_rng(terms).choice(KINDS, size) for size in sizes)
+    w[1:] = 1
+    expected = run(order_independent.conv_general_dilated_body, x, w, **parameters)
+    body = functools.partial(order_independent.conv_general_dilated_body, exact_dot=exact_dot)
+    assert_same_bits(run(body, x, w, **parameters), expected)
 
 
 @st.composite

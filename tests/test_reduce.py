@@ -357,3 +357,17 @@ def test_gradient_of_top_k():
     for function in lax.top_k, repjax.lax.top_k:
         gradient = jax.grad(lambda x, f=function: (f(x, 2)[0] * cotangent).sum())
         assert_same_bits(repjax.reproducible(gradient)(x), np.float32([0, 10, 20, 0]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, np.bool_])
+@pytest.mark.parametrize(
+    ("size", "index"), [(2**31 + 1, np.int32), (129, np.int8), (257, np.uint8)]
+)
+def test_positions_that_their_type_does_not_hold_are_refused(dtype, size, index):
+    """XLA wraps them around.  Nothing so large is in memory: types are enough."""
+    for name, function in (("argmax", lax.argmax), ("argmin", lax.argmin)):
+        program = repjax.reproducible(lambda x, function=function: function(x, 0, index))
+        with pytest.raises(repjax.RefusedError, match=f"{name} expected an index_dtype for"):
+            jax.eval_shape(program, jax.ShapeDtypeStruct((size,), dtype))
+        fitting = jax.ShapeDtypeStruct((size - 1, 2), dtype)
+        assert jax.eval_shape(program, fitting).shape == (2,)

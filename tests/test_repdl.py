@@ -183,14 +183,17 @@ class RepDL:
     def constants(self, rate, b1, b2, t):
         return f32(-rate / (1 - power(b1, t))), f32(math.sqrt(1 - power(b2, t)))
 
-    def adam(self, p, m, v, g, t, rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.0):
-        """Parameter and moments after step t."""
+    def adam(
+        self, p, m, v, w, g, t, rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.0, amsgrad=False
+    ):
+        """Parameter, moments and the largest second moment after step t."""
         if weight_decay:
             g = self.fma(f32(weight_decay), p, g)
         m = self.fma(f32(1 - b1), g, m * f32(b1))
         v = v * f32(b2) + g * g * f32(1 - b2)
+        w = np.maximum(w, v)
         scale, root = self.constants(rate, b1, b2, t)
-        return p + m / (np.sqrt(v) / root + f32(eps)) * scale, m, v
+        return p + m / (np.sqrt(w if amsgrad else v) / root + f32(eps)) * scale, m, v, w
 
 
 def power(base: float, t: int) -> float:
@@ -459,6 +462,8 @@ HYPERPARAMETERS = {
     "decay": {"rate": 0.01, "weight_decay": 0.1},
     "other": {"rate": 0.003, "b1": 0.5, "b2": 0.95, "eps": 1e-6},
     "no moment": {"rate": 0.02, "b1": 0.0, "weight_decay": 0.01},
+    "amsgrad": {"rate": 0.01, "amsgrad": True},
+    "amsgrad, decay": {"rate": 0.01, "b2": 0.9, "weight_decay": 0.1, "amsgrad": True},
 }
 
 
@@ -467,13 +472,17 @@ def adam(rate, **hyperparameters):
 
 
 def steps_of_adam(graphs, params, gradients, hyperparameters, start=0):
-    state = {name: (p, np.zeros_like(p), np.zeros_like(p)) for name, p in params.items()}
+    state = {name: (p, *[np.zeros_like(p)] * 3) for name, p in params.items()}
     history = []
     for t, g in enumerate(gradients, start + 1):
         state = {k: graphs.adam(*v, g[k], t, **hyperparameters) for k, v in state.items()}
         history.append({k: v[0] for k, v in state.items()})
-    mu, nu = ({k: v[i] for k, v in state.items()} for i in (1, 2))
-    last = optax.ScaleByAdamState(np.int32(start + len(gradients)), mu, nu)
+    moments = [{k: v[i] for k, v in state.items()} for i in (1, 2, 3)]
+    count = np.int32(start + len(gradients))
+    if hyperparameters.get("amsgrad"):
+        last = optax.ScaleByAmsgradState(count, *moments)
+    else:
+        last = optax.ScaleByAdamState(count, *moments[:2])
     return jax.tree.map(canonical, (history, last))
 
 
@@ -505,11 +514,36 @@ def test_adam(name, start):
 
 
 @pytest.mark.parametrize("way", ["jit", "switch, eager", "switch, jit", "reproducible"])
-def test_adam_in_every_way(way):
+@pytest.mark.parametrize("name", ["decay", "amsgrad"])
+def test_adam_in_every_way(way, name):
     run = {**WAYS, "reproducible": repjax.reproducible}[way]
-    expected = steps_of_adam(RepDL(), PARAMS, GRADIENTS, HYPERPARAMETERS["decay"])
-    result = run_adam(adam(**HYPERPARAMETERS["decay"]), way=run, apply=optax.apply_updates)
+    expected = steps_of_adam(RepDL(), PARAMS, GRADIENTS, HYPERPARAMETERS[name])
+    result = run_adam(adam(**HYPERPARAMETERS[name]), way=run, apply=optax.apply_updates)
     assert_same_bits(result, expected)
+
+
+def test_amsgrad_of_infinite_and_undefined_gradients():
+    """The largest moment keeps infinities and NaNs, as torch.maximum does."""
+    values = np.float32([[np.inf, 1, 1e-30], [np.nan, 2, 0], [1, np.nan, -np.inf], [1, 1, 1]])
+    params, gradients = {"w": np.zeros(3, f32)}, [{"w": v} for v in values]
+    with np.errstate(all="ignore"):
+        history, last = steps_of_adam(RepDL(), params, gradients, HYPERPARAMETERS["amsgrad"])
+    optimizer, state = adam(**HYPERPARAMETERS["amsgrad"]), None
+    for g, expected in zip(gradients, history, strict=True):
+        state = optimizer.init(params) if state is None else state
+        updates, state = optimizer.update(g, state, params)
+        params = repjax.optim.apply_updates(params, updates)
+        assert_same_bits(params, expected)
+    assert_same_bits(state, last)
+
+
+def test_amsgrad_matters():
+    """Negative control: on the same gradients it has other bits."""
+    name, pair = "amsgrad, decay", []
+    for amsgrad in (True, False):
+        hyperparameters = {**HYPERPARAMETERS[name], "amsgrad": amsgrad}
+        pair.append(steps_of_adam(RepDL(), PARAMS, GRADIENTS, hyperparameters)[0][-1]["w"])
+    assert not same_bits(*pair)
 
 
 @pytest.mark.parametrize(
@@ -529,6 +563,8 @@ def test_optax_gives_other_bits():
     assert not same_bits(ours["w"], theirs["w"])
     ours, theirs = (jax.tree.structure(o.init(PARAMS)) for o in (repdl.adam(1), adam(2)))
     assert ours == theirs == jax.tree.structure(optax.scale_by_adam().init(PARAMS))
+    amsgrad = repdl.adam(1, amsgrad=True).init(PARAMS)
+    assert jax.tree.structure(amsgrad) == jax.tree.structure(optax.scale_by_amsgrad().init(PARAMS))
 
 
 STEPS = [*range(65), 100, 355, 1000, 4095, 4096, 37000, 10**6, 2**31 - 1]
@@ -595,16 +631,16 @@ TRAINING = {"rate": 0.01, "weight_decay": 1e-3}
 def train_in_numpy(graphs, steps=4):
     """Parameters and optimizer state after the last step, and the losses."""
     params, structure = jax.tree.flatten(NETWORK)
-    state, losses = [(p, np.zeros_like(p), np.zeros_like(p)) for p in params], []
+    state, losses = [(p, *[np.zeros_like(p)] * 3) for p in params], []
     for t, batch in enumerate(zip(IMAGES[:steps], LABELS[:steps], strict=True), 1):
-        params = structure.unflatten([p for p, _, _ in state])
+        params = structure.unflatten([p for p, *_ in state])
         loss, gradients = network_in_numpy(graphs, params, *batch)
         state = [
             graphs.adam(*s, g, t, **TRAINING)
             for s, g in zip(state, jax.tree.leaves(gradients), strict=True)
         ]
         losses.append(loss)
-    params, mu, nu = (structure.unflatten(v) for v in zip(*state, strict=True))
+    params, mu, nu, _ = (structure.unflatten(v) for v in zip(*state, strict=True))
     last = params, optax.ScaleByAdamState(np.int32(steps), mu, nu)
     return jax.tree.map(canonical, (last, np.stack(losses)))
 
@@ -744,6 +780,7 @@ WRONG = {
     "mean, nothing": (ValueError, lambda: repdl.mean(np.ones((3, 0), f32), 1)),
     "adam, b2": (ValueError, lambda: repdl.adam(1e-3, b2=1.0)),
     "adam, schedule": (ValueError, lambda: repdl.adam(optax.constant_schedule(0.1))),
+    "adam, amsgrad": (TypeError, lambda: repdl.adam(1e-3, amsgrad=1)),
     "adam, rate": (ValueError, lambda: repdl.adam(-1.0)),
     "adam, half": (
         TypeError,

@@ -288,6 +288,31 @@ def test_gradient_of_take_along_axis():
     assert_same_bits(run(x, cotangent), expected)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_several_indices_along_an_axis(axis, kernel, monkeypatch):
+    """Of scatters with an index of its own for each element of a batch, which JAX makes of them."""
+    if not kernel:
+        monkeypatch.setattr(native, "available", lambda: False)
+    x = normal((4, 6, 3))
+    index = RNG.integers(0, x.shape[axis], [7 if d == axis else n for d, n in enumerate(x.shape)])
+    cotangent = spread(index.shape)
+
+    def gradient(x, cotangent):
+        return jax.vjp(lambda x: jnp.take_along_axis(x, index, axis), x)[1](cotangent)[0]
+
+    def assignment(x, cotangent):
+        return jnp.put_along_axis(x, index, cotangent, axis, inplace=False)
+
+    element = np.take_along_axis(np.arange(x.size).reshape(x.shape), index, axis)
+    gradients = scatter_add(np.zeros_like(x), element, cotangent)
+    assert_same_bits(repjax.reproducible(gradient)(x, cotangent), gradients)
+    assigned = canonical(x).ravel()
+    for i, u in zip(element.ravel(), canonical(cotangent).ravel(), strict=True):
+        assigned[i] = u
+    assert_same_bits(repjax.reproducible(assignment)(x, cotangent), assigned.reshape(x.shape))
+
+
 def test_promises_about_the_indices_change_nothing():
     index = np.array([0, 2, 3, 6])
     x, u = spread(8), spread(4, 1)

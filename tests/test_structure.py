@@ -11,14 +11,18 @@ import zipfile
 
 import pytest
 
+from repjax.primitives import native_sources
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 #: Each layer may import those before it, and itself.
 LAYERS = [
     "repjax.primitives",
+    "repjax.environment",
     "repjax.rules",
     "repjax.sharding",
     "repjax.rewrite",
+    "repjax.cotangents",
     "repjax.config",
     "repjax.tracing",
     "repjax.reproducible",
@@ -86,6 +90,13 @@ def test_wheel_holds_every_package(tmp_path):
     (wheel,) = tmp_path.glob("repjax-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "repjax/verify/conformance.json" in names
+    # The kernel's sources, and the kernel made of them: other ones it would not be used with.
+    folder = "repjax/primitives/native/"
+    sources = {path.name for path in (ROOT / "primitives" / "native").glob("*.*")}
+    assert {n.removeprefix(folder) for n in names if n.startswith(folder)} == sources
+    for kernel in (name for name in names if name.startswith("repjax/primitives/_native")):
+        digest = native_sources.digest(ROOT / "primitives" / "native")
+        assert digest.encode() in zipfile.ZipFile(wheel).read(kernel)
     held = {name for name in names if name.endswith(".py")}
     here = {
         prefix + str(path.relative_to(ROOT / folder))

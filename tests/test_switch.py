@@ -141,6 +141,137 @@ def test_no_warning_of_programs_that_are_reproducible_anyway():
         assert_same_bits(ours(X), OURS)
 
 
+# --- inside traces ------------------------------------------------------------------------
+
+
+def _block(x):
+    with repjax.enabled():
+        return jnp.tanh(x).sum()
+
+
+def _with(**options):
+    def function(x):
+        with repjax.enabled(**options):
+            return jnp.tanh(x).sum()
+
+    return function
+
+
+def _update(name, value):
+    def function(x):
+        jax.config.update(name, value)
+        return jnp.tanh(x).sum()
+
+    return function
+
+
+#: Ways to change the state, and for each the state in which it changes nothing.
+CHANGES = {
+    "on": (_block, {}),
+    "off": (_with(value=False), None),
+    "option on": (_update("repjax_enable", True), {}),
+    "option off": (_update("repjax_enable", False), None),
+    "accumulation": (_with(accumulation="sequential"), {"accumulation": "sequential"}),
+    "contraction": (_with(contraction="order_independent"), {"contraction": "order_independent"}),
+    "option accumulation": (
+        _update("repjax_accumulation", "sequential"),
+        {"accumulation": "sequential"},
+    ),
+    "option contraction": (
+        _update("repjax_contraction", "order_independent"),
+        {"contraction": "order_independent"},
+    ),
+}
+TRACES = {
+    "jit": lambda f: jax.jit(f)(X),
+    "nested jit": lambda f: jax.jit(lambda x: jax.jit(f)(x))(X),
+    "grad": lambda f: jax.grad(f)(X),
+    "linearize": lambda f: jax.linearize(f, X)[0],
+    "vmap": lambda f: jax.vmap(f)(X[None]),
+    "scan": lambda f: lax.scan(lambda c, _: (f(X), None), 0.0, None, 1)[0],
+    "remat": lambda f: jax.grad(jax.checkpoint(f))(X),
+    "eval_shape": lambda f: jax.eval_shape(f, X),
+    "make_jaxpr": lambda f: jax.make_jaxpr(f)(X),
+    "ahead of time": lambda f: jax.jit(f).lower(X),
+}
+
+
+def _in_state(state):
+    return repjax.enabled(False) if state is None else repjax.enabled(**state)
+
+
+@pytest.fixture
+def _contraction_restored():
+    yield
+    jax.config.update("repjax_contraction", "sequential")
+
+
+@pytest.mark.usefixtures("_contraction_restored")
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_state_does_not_change_inside_a_trace(change, trace):
+    function, same = CHANGES[change]
+    others = [None, {}] if same else [{}] if same is None else [None]
+    for state in others:
+        with _in_state(state):
+            before = config._state()
+            with pytest.raises(RuntimeError, match="outside of functions that JAX is tracing"):
+                TRACES[trace](function)
+            assert config._state() == before
+    with _in_state(same):  # what is there already
+        TRACES[trace](function)
+
+
+def test_a_reproducible_function_is_on_inside():
+    expected = repjax.reproducible(lambda x: jnp.tanh(x).sum())(X)
+    assert_same_bits(repjax.reproducible(_block)(X), expected)
+    with pytest.raises(
+        RuntimeError, match=r"repjax.enabled: expected .* received State\(enabled=F"
+    ):
+        repjax.reproducible(_with(value=False))(X)
+    assert_same_bits(jax.jit(repjax.reproducible(_block))(X), expected)
+    gradient = repjax.reproducible(jax.grad(lambda x: jnp.tanh(x).sum()))
+    assert_same_bits(repjax.reproducible(jax.grad(_block))(X), gradient(X))
+
+
+def test_the_first_enabling_inside_a_trace():
+    """Before the canaries, which would blame the version of JAX."""
+    code = """
+import jax, repjax
+def f(x):
+    with repjax.enabled():
+        return jax.numpy.tanh(x)
+assert repjax.reproducible(f)(1.0) == repjax.lax.tanh(1.0)
+jax.jit(f)(1.0)
+"""
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert "RuntimeError: repjax.enabled: expected to be set outside of" in result.stderr
+
+
+TRACED = [None, {}, {"accumulation": "sequential"}]
+
+
+@pytest.mark.parametrize("later", range(3))
+@pytest.mark.parametrize("first", range(3))
+def test_a_traced_program_is_lowered_in_its_state(first, later):
+    with _in_state(TRACED[first]):
+        traced = jax.jit(function).trace(X)
+        expected = jax.jit(function)(X)
+    with _in_state(TRACED[later]):
+        if first == later:
+            assert_same_bits(traced.lower().compile()(X), expected)
+            return
+        for use in (traced.lower, lambda: traced(X), lambda: jax.jit(lambda x: traced(x))(X)):
+            with pytest.raises(RuntimeError, match="lowered and called as it was traced, with"):
+                use()
+
+
+def test_orders_are_nothing_to_a_program_traced_while_off():
+    with repjax.enabled(False, accumulation="sequential"):
+        traced = jax.jit(function).trace(X)
+    traced.lower()
+
+
 # --- threads --------------------------------------------------------------------------------
 
 

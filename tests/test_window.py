@@ -10,6 +10,7 @@ import pytest
 import reference
 from jax import lax
 
+import repjax
 from repjax.primitives.reduce import window
 
 # Shape, window, strides, padding; and base and window dilation where there are any.
@@ -190,6 +191,29 @@ def test_first_of_equals_is_selected():
     source = np.float32([10, 20, 40, 80, 160])
     scattered = _compiled(window.select_and_scatter_add_body, parameters)(source, x)
     np.testing.assert_array_equal(scattered, [0, 10, 0, 0, 60, 0, 80, 0, 160, 0])
+
+
+def test_derivatives_of_operands_whose_positions_are_no_int32_are_refused():
+    """Nothing so large is in memory: types are enough."""
+
+    def pool(x):
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 2), (1, 2), "VALID")
+
+    def gradient(x):
+        return jax.grad(lambda x: repjax.lax.reduce_sum(pool(x), (0, 1)))(x)
+
+    def tangent(x):
+        return jax.jvp(pool, (x,), (x,))[1]
+
+    for rows, refused in ((1 << 30, False), ((1 << 30) + 1, True)):
+        x = jax.ShapeDtypeStruct((rows, 2), np.float32)
+        for function in gradient, tangent:
+            program = repjax.reproducible(function)
+            if refused:
+                with pytest.raises(repjax.RefusedError, match=r"up to 2\*\*31 elements"):
+                    program.lower(x)
+            else:
+                program.lower(x)
 
 
 def _descending_scatter(source, operand, **parameters):

@@ -1,4 +1,5 @@
-"""Contractions: matrix products and convolutions, in a stated order or independent of any."""
+"""Contractions: matrix products and convolutions, in a stated order or independent of any; and
+those of integers."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from jax.interpreters import batching
 from repjax.primitives.arithmetic import FORMATS, add, convert_p, mul, require_format
 from repjax.primitives.contract import (
     convolution,
+    integers,
     native,
     order_independent,
     problems,
@@ -20,7 +22,13 @@ from repjax.primitives.contract import (
     sequential,
 )
 from repjax.primitives.define import define
-from repjax.primitives.interpret import RefusedError, check_contraction, is_inexact, rule
+from repjax.primitives.interpret import (
+    RefusedError,
+    as_bytes,
+    check_contraction,
+    is_inexact,
+    rule,
+)
 from repjax.primitives.native import available
 from repjax.primitives.partition import partitioned
 
@@ -55,14 +63,16 @@ def _in_order(bodies):
     return contraction_body
 
 
-def integers_in_parts(dot_of_integers):
-    """A ``dot_general`` of integers, which devices that have terms of one result add."""
+def integers_in_parts(kernel, axes=problems.axes_of_dot_general):
+    """A contraction of integers, which devices that have terms of one result add."""
 
-    def across(*operands, over, **params):
-        return lax.psum(dot_of_integers(*operands, **params), over["terms"])
+    def across(*operands, over, preferred_element_type=np.int32, **params):
+        # In a type that any exchange between devices knows.
+        word = integers.word_of(preferred_element_type)
+        part = kernel(*operands, preferred_element_type=word, **params)
+        return lax.convert_element_type(lax.psum(part, over["terms"]), preferred_element_type)
 
-    axes = functools.partial(problems.axes_of_dot_general, contraction="integers")
-    return partitioned(dot_of_integers, axes, across)
+    return partitioned(kernel, functools.partial(axes, contraction="integers"), across)
 
 
 def _define(name, stock, bodies, on_cpu, axes):
@@ -88,12 +98,20 @@ def _define(name, stock, bodies, on_cpu, axes):
             }
         )
 
+    def on_gpu_by_ptx():
+        from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
+
+        return _in_order(
+            {**bodies, "sequential": in_parts(getattr(contractions, name), "sequential")}
+        )
+
     return define(
         name,
         _in_order(bodies),
         stock,
         on_cpu=lambda: kernels if available() else None,
         on_gpu=on_gpu,
+        on_gpu_by_ptx=on_gpu_by_ptx,
         in_parts=True,
     )
 
@@ -124,6 +142,34 @@ conv_general_dilated_p = _define(
     },
     problems.axes_of_convolution,
 )
+
+
+def _define_of_integers(name, body, stock, kernel, axes):
+    # What a user's jax_default_matmul_precision asks for could round the operands.
+    stock = functools.partial(stock, precision=lax.Precision.HIGHEST)
+
+    def on_gpu():
+        from repjax.primitives.gpu import contractions
+
+        return integers_in_parts(getattr(contractions, kernel), axes)
+
+    return define(name, body, stock, on_cpu=lambda: stock, on_gpu=on_gpu, in_parts=True)
+
+
+integer_dot_general_p = _define_of_integers(
+    "integer_dot_general",
+    integers.dot_general_body,
+    lax.dot_general,
+    "dot_of_integers",
+    problems.axes_of_dot_general,
+)
+integer_conv_general_dilated_p = _define_of_integers(
+    "integer_conv_general_dilated",
+    integers.conv_general_dilated_body,
+    lax.conv_general_dilated,
+    "convolution_of_integers",
+    problems.axes_of_convolution,
+)
 _CONVOLUTION_PARAMS = (
     "window_strides",
     "padding",
@@ -135,7 +181,7 @@ _CONVOLUTION_PARAMS = (
 )
 
 
-def _bind(primitive, keep):
+def _bind(primitive, of_integers, keep):
     """The rule.
 
     Requests of precision and algorithm ask for less than a correctly rounded chain; integers on
@@ -143,6 +189,10 @@ def _bind(primitive, keep):
     """
 
     def contraction(context, operands, params):
+        kept = {k: params[k] for k in keep}
+        (result,) = context.equation.outvars
+        if not any(map(is_inexact, [result.aval, *map(jax.typeof, operands)])):
+            return _bind_integers(of_integers, operands, result.aval.dtype, kept)
         require_format(context, operands)
         wanted = params["preferred_element_type"]
         if wanted is not None and np.dtype(wanted) not in FORMATS:
@@ -150,7 +200,6 @@ def _bind(primitive, keep):
                 f"{context.equation.primitive.name} expected preferred_element_type float32, "
                 f"float16, bfloat16 or None, received {wanted}; convert the result with .astype"
             )
-        kept = {k: params[k] for k in keep}
         floats = [
             x if is_inexact(jax.typeof(x)) else convert_p.bind(x, new_dtype=FORMATS[0])
             for x in operands
@@ -163,5 +212,26 @@ def _bind(primitive, keep):
     return contraction
 
 
-rule("dot_general")(_bind(dot_general_p, ("dimension_numbers",)))
-rule("conv_general_dilated")(_bind(conv_general_dilated_p, _CONVOLUTION_PARAMS))
+def _bind_integers(primitive, operands, dtype, kept):
+    """The rule for integers, and for booleans, where a sum is whether a term is true.
+
+    Integers of 2 and 4 bits and booleans have 8 bits in it, and sums of them 32.
+    """
+    is_bool = np.dtype(dtype).kind == "b"
+    in_bits = is_bool or jax.dtypes.itemsize_bits(dtype) < 8
+    wanted = np.dtype(np.int32 if in_bits else dtype)
+    # Convolutions insist on a result with a sign where the operands have one.
+    byte = np.int8 if np.issubdtype(wanted, np.signedinteger) else np.uint8
+
+    def with_bytes(x):
+        is_bool = jax.typeof(x).dtype.kind == "b"
+        return lax.convert_element_type(x, byte) if is_bool else as_bytes(x)
+
+    result = primitive.bind(*map(with_bytes, operands), preferred_element_type=wanted, **kept)
+    return result != 0 if is_bool else lax.convert_element_type(result, dtype)
+
+
+rule("dot_general")(_bind(dot_general_p, integer_dot_general_p, ("dimension_numbers",)))
+rule("conv_general_dilated")(
+    _bind(conv_general_dilated_p, integer_conv_general_dilated_p, _CONVOLUTION_PARAMS)
+)

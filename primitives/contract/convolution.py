@@ -20,25 +20,13 @@ from repjax.primitives.reduce.window import gather_windows, output_size, pad_dil
 _PATCHES = 1 << 24
 
 
-def conv_general_dilated_body(
-    lhs,
-    rhs,
-    *,
-    window_strides,
-    padding,
-    lhs_dilation,
-    rhs_dilation,
-    dimension_numbers,
-    feature_group_count,
-    batch_group_count,
-):
+def conv_general_dilated_body(lhs, rhs, **parameters):
     """``jax.lax.conv_general_dilated`` as sequential FMA chains.
 
     Args:
       lhs, rhs: canonical float32 arrays with any number of spatial dimensions.
-      dimension_numbers: a ``jax.lax.ConvDimensionNumbers``.
-      The others are the parameters of the primitive, with ``padding`` as pairs of
-      numbers, which may be negative.
+      parameters: those of the primitive that :func:`by_patches` names; ``dimension_numbers`` is
+        a ``jax.lax.ConvDimensionNumbers``, ``padding`` pairs of numbers, which may be negative.
 
     Returns:
       Canonical float32.  Each element is ``s = fma(lhs, rhs, s)`` from +0 with k
@@ -50,6 +38,27 @@ def conv_general_dilated_body(
       TypeError: an operand is not float32.
     """
     check_float32("conv_general_dilated", lhs, rhs)
+    return by_patches(chain_of_groups, lhs, rhs, dtype=np.dtype(np.float32), **parameters)
+
+
+def by_patches(
+    product,
+    lhs,
+    rhs,
+    *,
+    window_strides,
+    padding,
+    lhs_dilation,
+    rhs_dilation,
+    dimension_numbers,
+    feature_group_count,
+    batch_group_count,
+    dtype,
+):
+    """A convolution by ``product(kernel[k, g, m], patches[k, g, n])``, ``[g, m, n]`` of ``dtype``.
+
+    The parameters and the order of k are those of :func:`conv_general_dilated_body`.
+    """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     lhs, rhs = lax.transpose(lhs, lhs_spec), lax.transpose(rhs, rhs_spec)
     outs, features, *window = rhs.shape
@@ -66,21 +75,21 @@ def conv_general_dilated_body(
 
     k = features * math.prod(window)
 
-    def chains(lhs):
+    def products(lhs):
         patches = gather_patches(lhs, groups, features, window, window_strides, rhs_dilation)
         kernel = lax.reshape(rhs, [groups, outs // groups, k])
-        return chain_of_groups(lax.transpose(kernel, [2, 0, 1]), patches)
+        return product(lax.transpose(kernel, [2, 0, 1]), patches)
 
     if 0 in (*shape, k):
-        out = lax.full(shape, 0, np.float32)
+        out = lax.full(shape, 0, dtype)
     else:
         n = pieces(batch, k * groups * math.prod(out_spatial))
         lhs = lax.reshape(lhs, [batch_group_count, n, batch // n, *lhs.shape[1:]])
         lhs = lax.transpose(lhs, [1, 0, *range(2, lhs.ndim)])
         if n == 1:
-            out = chains(lax.squeeze(lhs, [0]))
+            out = products(lax.squeeze(lhs, [0]))
         else:
-            out = lax.transpose(lax.map(chains, lhs), [1, 2, 0, 3])
+            out = lax.transpose(lax.map(products, lhs), [1, 2, 0, 3])
     # [groups, outs of a group, batch, *spatial] -> [batch, outs, *spatial] -> as specified
     out = lax.transpose(lax.reshape(out, shape), [2, 0, 1, *range(3, len(shape))])
     out = lax.reshape(out, [batch, outs, *out_spatial])

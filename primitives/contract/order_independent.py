@@ -35,8 +35,10 @@ import math
 import jax
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from repjax.primitives import canonical
+from repjax.primitives.contract import digits
 from repjax.primitives.contract.convolution import gather_patches, pieces
 from repjax.primitives.contract.sequential import check_float32, free_dimensions
 from repjax.primitives.reduce.window import output_size, pad_dilated
@@ -67,6 +69,9 @@ class Over:
 
 
 _ALONE = Over()
+
+#: Of float64 numbers; by default it would be the user's ``jax_default_matmul_precision``.
+_dot = functools.partial(lax.dot_general, precision=lax.Precision.HIGHEST)
 
 
 def _maximum(x, over):
@@ -114,20 +119,50 @@ def _finite(x):
 
 
 def _with_infinities(contract, lhs, rhs, finite, result):
-    """``result``, but what a sum in IEEE arithmetic gives where there are infinities or NaNs.
-
-    Of the finite operands only their signs matter.
-    """
+    """``result``, but ``contract(lhs, rhs)`` where there are infinities or NaNs and that is one."""
 
     def replace(lhs, rhs, result):
-        def signs(x):
-            return canonical.to_float64(lax.select(_finite(x)[0], lax.sign(x), x))
-
-        total = contract(signs(lhs), signs(rhs))
-        small = lax.abs(total) < np.inf
-        return lax.select(small, result, lax.convert_element_type(total, np.float32))
+        total = contract(lhs, rhs)
+        return lax.select(total == 0, result, total)
 
     return lax.cond(finite, lambda _lhs, _rhs, result: result, replace, lhs, rhs, result)
+
+
+def _infinities(lhs, rhs, dimension_numbers, *, exact_dot, over):
+    """The sums of the terms that are infinite or NaN, by IEEE arithmetic; 0 where there are none.
+
+    Two sums are counted, of the signs of these terms, 0 for a NaN, and of their sizes, 1 or more:
+    a sum is infinite if all have its sign.  A factor that is infinite or a NaN enters twice, as
+    itself and as what the other one is multiplied by, so that a term has twice the sign if both
+    factors are infinite, and its size then is 2, too.
+    """
+
+    def counted(x):
+        bits = canonical.bits(x)
+        magnitude = bits & 0x7FFFFFFF
+        zero, infinite, nan = magnitude == 0, magnitude == 0x7F800000, magnitude > 0x7F800000
+        sign = jnp.where(nan, 0, lax.sign(bits))
+        own_sign = jnp.where(infinite, sign, 0)
+        size = jnp.where(zero, 2, 1)  # infinity times zero is a NaN: of size 2, and no sign
+        own_size = jnp.where(nan, 2, jnp.where(infinite, 1, 0))
+        return own_sign, sign, own_size, size
+
+    def stacked(*arrays):
+        """[2 sums, 2 terms of each, ...]"""
+        return lax.reshape(canonical.to_float64(jnp.stack(arrays)), (2, 2, *arrays[0].shape))
+
+    own_sign, sign, own_size, size = counted(rhs)
+    contracting, batch = (
+        tuple((axis, *(d + 2 for d in dims)) for dims in of_both)
+        for axis, of_both in ((1, dimension_numbers[0]), (0, dimension_numbers[1]))
+    )
+    operands = stacked(*counted(lhs)), stacked(sign, own_sign, size, own_size)
+    (counts,) = exact_dot(*operands, (contracting, batch), 1)
+    signs, sizes = _total(counts, over.terms)
+    total = lax.full(signs.shape, np.nan, np.float32)
+    for condition, value in ((signs == sizes, np.inf), (signs == -sizes, -np.inf), (sizes == 0, 0)):
+        total = lax.select(condition, lax.full_like(total, value), total)
+    return total
 
 
 def _all(over, *conditions):
@@ -168,13 +203,13 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=N
     unused = s < _NONE // 2
     s = _or_zero(s)
     left, right = ([*batch[i], *contracting[i]] for i in range(2))
-    s_lhs, s_rhs = (lax.broadcast_in_dim(s, x.shape, d) for x, d in ((a, left), (b, right)))
-    unused = lax.broadcast_in_dim(unused, a.shape, left)
+    s_lhs, s_rhs = (canonical.broadcast_axes(s, x.shape, d) for x, d in ((a, left), (b, right)))
+    unused = canonical.broadcast_axes(unused, a.shape, left)
     in_a = lax.select(unused, lax.full_like(in_a, _NONE), in_a)
     e = _or_zero(largest(in_a + s_lhs, 0, contracting[0], over.terms))
     f = _or_zero(largest(in_b - s_rhs, 1, contracting[1], over.terms))
-    e_lhs = lax.broadcast_in_dim(e, a.shape, [*batch[0], *free[0]])
-    f_rhs = lax.broadcast_in_dim(f, b.shape, [*batch[1], *free[1]])
+    e_lhs = canonical.broadcast_axes(e, a.shape, [*batch[0], *free[0]])
+    f_rhs = canonical.broadcast_axes(f, b.shape, [*batch[1], *free[1]])
     alpha = lax.select(unused, lax.full_like(a, 0), a)
     alpha = _round(alpha, s_lhs + (t - 1) - e_lhs)
     beta = _round(b, (t - 1) - s_rhs - f_rhs)
@@ -183,14 +218,15 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=N
     behind = [*range(rank), *range(rank + len(free[0]), len(shape))]
     exponent = lax.broadcast_in_dim(e, shape, range(rank + len(free[0])))
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
-    words = (exact_dot or _exact_dot)(alpha, beta, dimension_numbers, t)
+    exact_dot = exact_dot or dot_in_float64
+    words = exact_dot(alpha, beta, dimension_numbers, t)
     total = _odd_sums(_total(words, over.terms))
     result = canonical.scale_to_float32(total, lax.convert_element_type(exponent, np.int64))
 
-    def dot(lhs, rhs):
-        return _total(lax.dot_general(lhs, rhs, dimension_numbers), over.terms)
+    def infinities(lhs, rhs):
+        return _infinities(lhs, rhs, dimension_numbers, exact_dot=exact_dot, over=over)
 
-    return _with_infinities(dot, lhs, rhs, _all(over, left_finite, right_finite), result)
+    return _with_infinities(infinities, lhs, rhs, _all(over, left_finite, right_finite), result)
 
 
 def _add_all(arrays):
@@ -257,8 +293,11 @@ def _in_blocks(dot, block, lhs, rhs, dimension_numbers):
     return lax.fori_loop(0, terms // block - (first == block), step, part(0, first))
 
 
-def _exact_dot(lhs, rhs, dimension_numbers, t):
-    """The ``dot_general`` of integers of at most 2**t in magnitude, in float64; its words."""
+def dot_in_float64(lhs, rhs, dimension_numbers, t):
+    """The ``dot_general`` of integers of at most 2**t in magnitude, in float64; its words.
+
+    With t = 7 or less a number of terms that ``jax.export`` leaves open is small enough, too.
+    """
     highest = t > _BITS
 
     def dot(lhs, rhs, numbers):
@@ -266,12 +305,13 @@ def _exact_dot(lhs, rhs, dimension_numbers, t):
         if highest:
             high = lax.round(rhs * np.float64(2.0**-_LOW), lax.RoundingMethod.TO_NEAREST_EVEN)
             parts = [(high, _LOW), (rhs - high * np.float64(1 << _LOW), 0)]
-        sums = [(lax.dot_general(lhs, part, numbers), shift) for part, shift in parts]
+        sums = [(_dot(lhs, part, numbers), shift) for part, shift in parts]
         return _words([(lax.convert_element_type(x, np.int64), shift) for x, shift in sums], t)
 
     # So many products have an exact sum in float64.
-    block = 1 << (_EXACT - (2 * _HIGHEST_BITS - _LOW if highest else 2 * _BITS))
-    if math.prod(lhs.shape[d] for d in dimension_numbers[0][0]) <= block:
+    block = 1 << (_EXACT - (2 * _HIGHEST_BITS - _LOW if highest else 2 * t))
+    terms = math.prod(lhs.shape[d] for d in dimension_numbers[0][0])
+    if not isinstance(terms, int) or terms <= block:
         return dot(lhs, rhs, dimension_numbers)
     return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
 
@@ -282,35 +322,33 @@ _DIGIT_BLOCK = 1 << 15
 
 
 def digit_dot(lhs, rhs, dimension_numbers, t, *, dot_of_integers):
-    """:func:`_exact_dot` by ``dot_of_integers``, a ``dot_general`` of int8 in int32.
+    """:func:`dot_in_float64` by ``dot_of_integers``, a ``dot_general`` of int8 in int32.
 
-    Each integer is three digits of 8 bits with a sign, d[0] + 2**8 d[1] + 2**16 d[2], or four.  The
-    products of digits with one sum of indices are added as terms of one int8 product in int32.
+    With t = 22 there are three digits, with t = 30 four.  The products of digits with one sum of
+    indices are added as terms of one int8 product in int32.
     """
-    count = 3 if t <= _BITS else 4
+    count = -(-(t + 2) // digits.BITS)
 
-    def digits(x):
-        rest, found = lax.convert_element_type(x, np.int32), []
-        for _ in range(count):
-            digit = ((rest + 128) & 255) - 128
-            rest = lax.shift_right_arithmetic(rest - digit, np.int32(8))
-            found.append(lax.convert_element_type(digit, np.int8))
-        return found
+    def of(x):
+        found = digits.split(lax.convert_element_type(x, np.int32), count)
+        return [lax.convert_element_type(digit, np.int8) for digit in found]
 
     def dot(lhs, rhs, numbers):
         terms = lhs.shape[-1]
-        lhs = lax.concatenate(digits(lhs), lhs.ndim - 1)
-        rhs = lax.concatenate(digits(rhs)[::-1], rhs.ndim - 1)
-        parts, last = [], count - 1
-        for weight in range(2 * count - 1):
-            low, high = max(0, weight - last), min(last, weight)  # the digits of lhs
-            a = lhs[..., low * terms : (high + 1) * terms]
-            b = rhs[..., (last - weight + low) * terms : (count - weight + high) * terms]
+        lhs = lax.concatenate(of(lhs), lhs.ndim - 1)
+        rhs = lax.concatenate(of(rhs)[::-1], rhs.ndim - 1)
+        parts = []
+        for weight, products, *at in digits.by_weight(count, count, 2 * count):
+            a, b = (
+                x[..., first * terms : (first + products) * terms]
+                for x, first in zip((lhs, rhs), at, strict=True)
+            )
             part = dot_of_integers(a, b, dimension_numbers=numbers)
-            parts.append((lax.convert_element_type(part, np.int64), 8 * weight))
+            parts.append((lax.convert_element_type(part, np.int64), digits.BITS * weight))
         return _words(parts, t)
 
-    return _in_blocks(dot, _DIGIT_BLOCK, lhs, rhs, dimension_numbers)
+    block = _DIGIT_BLOCK if count > 1 else 1 << (30 - 2 * t)
+    return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
 
 
 def conv_general_dilated_body(
@@ -395,7 +433,7 @@ def conv_general_dilated_body(
         result = lax.full(shape, 0, np.float32)
     else:
         t = grid_bits(terms * over.devices(), precision)
-        result = _convolution(convolve, exact_dot or _exact_dot, lhs, rhs, t, over)
+        result = _convolution(convolve, exact_dot or dot_in_float64, lhs, rhs, t, over)
     return lax.transpose(result, [out_spec.index(d) for d in range(rank + 2)])
 
 
@@ -418,13 +456,12 @@ def _convolution(convolve, exact_dot, lhs, rhs, t, over):
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)
-        return lax.broadcast_in_dim(exponent, [lhs.shape[1], *rhs.shape[:2]], at)
+        return canonical.broadcast_axes(exponent, [lhs.shape[1], *rhs.shape[:2]], at)
 
     exponent = broadcast(e, (1, 0)) + broadcast(f, (1, 2)) + (2 - 2 * t)
     exponent = lax.reshape(exponent, [lhs.shape[1], rhs.shape[0] * rhs.shape[1]])
     result = canonical.scale_to_float32(total, lax.broadcast_in_dim(exponent, total.shape, (0, 1)))
     finite = _all(over, left_finite, right_finite)
-    ieee = functools.partial(
-        convolve, dot_general=lambda *args: _total(lax.dot_general(*args), over.terms)
-    )
-    return _with_infinities(ieee, lhs, rhs, finite, result)
+    infinities = functools.partial(_infinities, exact_dot=exact_dot, over=over)
+    infinities = functools.partial(convolve, dot_general=infinities)
+    return _with_infinities(infinities, lhs, rhs, finite, result)

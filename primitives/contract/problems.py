@@ -49,6 +49,29 @@ class Problem:
     def sizes(self) -> tuple[int, int, int, int]:
         return tuple(math.prod(axis.size for axis in d) for d in (self.g, self.m, self.n, self.k))
 
+    def of_stacks(self, count: int, firsts: tuple[int, int], sizes: tuple[int, int]) -> Problem:
+        """The sum over the problems of ``count`` pairs of arrays, in two stacks of such arrays.
+
+        ``firsts`` are the positions of the first pair in the stacks, ``sizes`` those of an array.
+        """
+        starts = [first * size for first, size in zip(firsts, sizes, strict=True)]
+        offsets = zip(self.offsets, (*starts, 0), strict=True)
+        return dataclasses.replace(
+            self, k=(Axis(count, *sizes, 0), *self.k), offsets=tuple(map(sum, offsets))
+        )
+
+
+def merged(axes) -> list[tuple[int, int]]:
+    """Pairs of a size and a stride, row-major: what lies together is one axis."""
+    found: list[tuple[int, int]] = []
+    for size, stride in axes:
+        if size < 2:  # there is one index at most
+            continue
+        if found and found[-1][1] == size * stride:
+            size *= found.pop()[0]
+        found.append((size, stride))
+    return found
+
 
 def strides(shape) -> list[int]:
     """Row-major, in elements."""
@@ -255,8 +278,10 @@ def axes_of_convolution(
         same |= {"w0": "o", "y1": "o", "x1": "i", "w1": "i"}
     names = [[same.get(name, name) for name in named] for named in names]
     every = dict.fromkeys(name for named in names for name in named)
-    across = {}
-    if contraction == "order_independent":
-        across = {name: what for name, what in (("i", "terms"), ("o", "columns")) if name in every}
+    across = {
+        "order_independent": {"i": "terms", "o": "columns"},
+        "integers": {"i": "terms"},
+    }.get(contraction, {})
+    across = {name: what for name, what in across.items() if name in every}
     whole = [name for name in every if name not in ("n", "o", *across)]
     return Axes(names[:2], names[2:], whole, across, takes_long=True)

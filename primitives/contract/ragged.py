@@ -28,8 +28,9 @@ def _ragged_dot_general(
     contracting, batch = numbers.dot_dimension_numbers
     if any(batch) or group_sizes.ndim != 1 or group_offset is not None:
         raise RefusedError(
-            "ragged_dot_general expected no batch dimensions, group_sizes of one dimension and no "
-            "group_offset; map over the batch with jax.lax.map instead of jax.vmap"
+            "ragged_dot_general expected group_sizes of one dimension and neither batch dimensions "
+            f"nor a group_offset, received {numbers} and group_sizes{group_sizes.shape}; map over "
+            "the batch with jax.lax.map instead of jax.vmap"
         )
     (ragged,) = numbers.lhs_ragged_dimensions
     group = _groups(lhs.shape[ragged], group_sizes)

@@ -25,5 +25,6 @@ def _scaled_matmul(a, b, a_scales, b_scales, *, preferred_element_type):
         scaled(a, a_scales),
         scaled(b, b_scales),
         (((2,), (2,)), ((0,), (0,))),
+        precision=lax.Precision.DEFAULT,  # it has none of its own
         preferred_element_type=preferred_element_type,
     )

@@ -60,7 +60,7 @@ from repjax.primitives.elementary import (
     tan,
     tanh,
 )
-from repjax.primitives.interpret import CODE_SIZE, is_inexact, rule
+from repjax.primitives.interpret import CODE_SIZE, ELEMENTWISE, is_inexact, rule
 
 #: Derivatives that versions of JAX write as different graphs, by stock primitive: the
 #: contract's graph, ``jvp(tangents, result, x)``.
@@ -72,6 +72,7 @@ def _elementary(name, body, jvp=None):
     primitive = define(name, body, getattr(lax, name), jvp=jvp, half_body=rounded_to_odd(body))
     plain_rule(name, primitive)
     CODE_SIZE[name] = 16
+    ELEMENTWISE.add(name)
     if jvp is not None:
         DERIVATIVES[getattr(lax, f"{name}_p")] = jvp
     return primitive
@@ -119,6 +120,7 @@ log1p_p = _elementary("log1p", log1p.body)
 log2_p = _logarithm("log2", log2.body, 2)
 log10_p = _logarithm("log10", log10.body, 10)
 plain_rule("log2", log2_p)  # which jax.lax has from 0.11 on
+ELEMENTWISE.add("log2")
 cbrt_p = _elementary("cbrt", cbrt.body)
 logistic_p = _elementary("logistic", logistic.body)
 
@@ -163,8 +165,13 @@ pow_p = define("pow", pow.body, lax.pow, half_body=rounded_to_odd(pow.body))
 def _pow_rule(context, operands, params):
     """Two operations of one name: with an integer exponent it is a chain of products."""
     require_format(context, operands)
-    by_float = is_inexact(jax.typeof(operands[1]))
-    return (pow_p if by_float else pow_integer_p).bind(*operands)
+    base, exponent = operands
+    if not is_inexact(jax.typeof(exponent)):
+        return pow_integer_p.bind(base, exponent)
+    if not context.differentiable and jax.typeof(exponent).shape != ():
+        scalar = context.scalar_of(base)  # whose logarithm is taken once
+        base = base if scalar is None else scalar
+    return pow_p.bind(base, exponent)
 
 
 atan2_p = _elementary("atan2", atan2.body)

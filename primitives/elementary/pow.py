@@ -216,12 +216,17 @@ def _snap(a):
     return dd.select(is_tie, dd.single(near), a)
 
 
-def _power(x, y):
-    """x**y for float64 ``x > 0``, to be rounded to float32; 0 and inf count as powers of 2."""
+def _of_base(x):
+    """What is made of float64 ``x > 0`` alone: its logarithms to base 2 and e, in parts."""
     k, j, m = _split(x)
     k = lax.convert_element_type(k, np.float64)
     log_head, log_rest = _logarithm(j, m)
     log2 = k + canonical.guard((log_head + log_rest[0]) * const(x, INV_LOG2))
+    return k, log2, log_head, *log_rest
+
+
+def _power(x, y, k, log2, log_head, *log_rest):
+    """x**y for float64 ``x > 0``, to be rounded to float32; 0 and inf count as powers of 2."""
     estimate = canonical.guard(y * log2)
     n = lax.floor(estimate * const(x, 16) + const(x, 0.5))
 
@@ -252,7 +257,10 @@ def _power(x, y):
 
 def body(x, y, rounded=canonical.to_float32):
     """Correctly rounded x**y of canonical float32 arrays."""
-    x, y = canonical.broadcast(canonical.to_float64(x), canonical.to_float64(y))
+    x = canonical.to_float64(x)
+    # One base for all exponents goes through this before it is broadcast.
+    of_base = _of_base(lax.abs(x))
+    x, y, *of_base = canonical.broadcast(x, canonical.to_float64(y), *of_base)
     zero, one, infinity = (const(x, value) for value in (0, 1, np.inf))
     magnitude = lax.abs(x)
     # Large enough for every x but 1 to overflow or underflow; 0 and inf do for every y but 0.
@@ -261,6 +269,7 @@ def body(x, y, rounded=canonical.to_float32):
     power = _power(
         magnitude,
         lax.select(is_limit, lax.sign(y) * large, lax.clamp(lax.neg(large), y, large)),
+        *of_base,
     )
     negative, half = lax.lt(x, zero), y * const(y, 0.5)
     is_integer = lax.eq(lax.floor(y), y)

@@ -5,9 +5,17 @@ backends.  A kernel fixes all that bits depend on, the order of each output's op
 tiles, numbers of threads and stages of the pipeline are chosen by shape and change none.
 
 Where there is no kernel, or Pallas cannot tell which GPU it compiles for, XLA compiles the body.
+
+The environment variable ``REPJAX_GPU_BACKEND`` says which kernels are used: ``triton``, by default;
+``ptx``, for products and convolutions PTX of our own (:mod:`.ptx`), for which no Pallas is needed;
+``off``, none.  No bits depend on it.
 """
 
 from __future__ import annotations
+
+import functools
+import os
+import warnings
 
 import jax
 
@@ -17,27 +25,114 @@ OLDEST = 80
 #: Whether there are kernels for rows; for benchmarks, which compare.
 ROWS = True
 
+#: The values of ``REPJAX_GPU_BACKEND``.
+BACKENDS = ("triton", "ptx", "off")
+_VARIABLE = "REPJAX_GPU_BACKEND"
+_OFF = f"{_VARIABLE} is off"
+
 
 def available() -> bool:
-    """Whether there are kernels for the GPU that is compiled for.
+    """Whether there are kernels in Pallas for the GPU that is compiled for; else as ``backend``."""
+    return backend() == "triton"
+
+
+def backend() -> str | None:
+    """Of the kernels for the GPU that is compiled for: ``triton``, ``ptx``, or None without any.
 
     Raises:
-      RuntimeError: it is too old.
+      RuntimeError: the GPU is too old, or this version of JAX has no Pallas Triton.
+      ValueError: ``REPJAX_GPU_BACKEND`` is none of :data:`BACKENDS`.
     """
+    found, reason = _find()
+    if found is None and reason != _OFF:
+        _warn(reason)
+    return found
+
+
+def in_use() -> str:
+    """What computes on the GPU that JAX would compile for, in words, or why nothing does."""
+    if not expected():
+        return "none: JAX does not compile for an NVIDIA GPU"
+    try:
+        found, reason = _find()
+    except (RuntimeError, ValueError) as error:
+        return f"none: {error}"
+    texts = {
+        "triton": "Pallas Triton",
+        "ptx": "PTX for products and convolutions, otherwise XLA",
+    }
+    return texts.get(found, f"XLA: {reason}")
+
+
+def _find() -> tuple[str | None, str]:
+    """The backend, or None and why there is none."""
+    wanted = os.environ.get(_VARIABLE, BACKENDS[0])
+    if wanted not in BACKENDS:
+        raise ValueError(f"{_VARIABLE}: expected {' or '.join(BACKENDS)}, received {wanted!r}")
+    if wanted != "triton":
+        _check_age(local_capability())
+        return ("ptx", "") if wanted == "ptx" else (None, _OFF)
     from repjax.primitives.gpu import triton
 
+    if triton.MISSING:
+        raise RuntimeError(
+            f"repjax expected Pallas' Triton backend for its kernels for GPUs, received jax "
+            f"{jax.__version__} without it ({triton.MISSING}); use an older jax, or set "
+            f"{_VARIABLE}=ptx, with which products and convolutions have kernels and the rest is "
+            "XLA's code: the same bits, but slower"
+        )
     capability = triton.compute_capability()
+    _check_age(capability)
+    if capability is None:
+        kind = _device_kind()
+        return None, f"Pallas of jax {jax.__version__} does not know the device kind {kind!r}"
+    return "triton", ""
+
+
+def _check_age(capability: int | None) -> None:
     if capability is not None and capability < OLDEST:
         raise RuntimeError(
             f"repjax expected an NVIDIA GPU of compute capability {OLDEST / 10} or newer, received "
             f"{capability / 10}; use a newer one, or the CPU by JAX_PLATFORMS=cpu"
         )
-    return capability is not None
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    """Once for each kind of device."""
+    warnings.warn(
+        f"repjax compiles for a GPU without its kernels: the same bits, but many times slower; "
+        f"{reason}: use a newer jax, or set {_VARIABLE}=ptx, with which products and convolutions "
+        "have kernels, or where the GPU is not there name it (jax.sharding.use_abstract_mesh)",
+        stacklevel=3,
+    )
+
+
+def local_capability() -> int | None:
+    """The compute capability of the first GPU of this machine, 80 for 8.0; None without one."""
+    try:
+        device, *_ = jax.local_devices(backend="cuda")
+    except RuntimeError:
+        return None
+    return int(device.compute_capability.replace(".", ""))
+
+
+def _device() -> object:
+    """The device that is compiled for, or the name of its platform."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is None:
+        device = jax.config.jax_default_device
+    return device or jax.default_backend()
+
+
+def _device_kind() -> str:
+    device = _device()
+    if isinstance(device, str):
+        device = jax.local_devices()[0]
+    return device.device_kind
 
 
 def expected() -> bool:
     """Whether what is traced now will probably be compiled for a GPU; plans depend on it."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is None:
-        device = jax.config.jax_default_device
-    return getattr(device, "platform", device or jax.default_backend()) in ("gpu", "cuda")
+    device = _device()
+    return getattr(device, "platform", device) in ("gpu", "cuda")

@@ -1,4 +1,5 @@
-"""Sequential-FMA matrix products and convolutions: the bits of the bodies of ``contract``.
+"""Matrix products and convolutions, by chains of FMAs or of integers: the bits of the bodies of
+``contract``.
 
 Both are :class:`~repjax.primitives.contract.problems.Problem` s.  One program computes a tile of
 outputs, each in an accumulator of its own, while tiles of the operands pass by with k ascending;
@@ -14,10 +15,12 @@ import math
 
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
-from repjax.primitives.contract import problems
+from repjax.primitives import gpu
+from repjax.primitives.contract import digits, integers, problems
 from repjax.primitives.contract.sequential import check_float32
-from repjax.primitives.gpu import triton
+from repjax.primitives.gpu import ptx, triton
 
 # Programs that keep any GPU busy: tiles are made smaller until there are as many.
 _PROGRAMS = 256
@@ -29,6 +32,8 @@ _THIN = 3
 _MANY = 1 << 14
 _BLOCK = 256
 _UNROLLED = 8
+# So many products of int8 may have a sum that int32 does not hold.
+_EXACT_TERMS = 1 << 17
 
 
 def _divided(index, size: int, count: int):
@@ -51,13 +56,7 @@ def offset(index, axes):
 
     The index may lie behind the last one.
     """
-    merged: list[tuple[int, int]] = []
-    for size, stride in axes:
-        if size < 2:  # there is one index at most
-            continue
-        if merged and merged[-1][1] == size * stride:
-            size *= merged.pop()[0]
-        merged.append((size, stride))
+    merged = problems.merged(axes)
     total = lax.full_like(index, 0)
     count = math.prod(size for size, _ in merged)
     for position, (size, stride) in reversed([*enumerate(merged)]):
@@ -124,8 +123,9 @@ def _thin_kernel(strides: _Strides, block: int, interpret: bool):
     return thin
 
 
-def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers, interpret: bool):
-    """Each program computes a tile of outputs, from ``terms`` of each at a time."""
+def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, dtype, interpret: bool):
+    """Each program computes a tile of outputs of a type, from ``terms`` of each at a time."""
+    of_floats = dtype == np.float32
     index, m, n, k = strides.index, strides.m, strides.n, strides.k
     of_m, of_n = _count(m, shape[0]), _count(n, shape[1])
 
@@ -155,7 +155,7 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers
         x, y, o = (a + f for a, f in zip(strides.of(group, "g"), strides.first, strict=True))
         x, o_rows = x + offset(i, strides.lhs["m"]), o + offset(i, strides.out["m"])
         y, o_columns = y + offset(j, strides.rhs["n"]), offset(j, strides.out["n"])
-        sums = lax.full(shape, 0, np.int32) if integers else triton.accumulator(shape, interpret)
+        sums = triton.accumulator(shape, interpret) if of_floats else lax.full(shape, 0, dtype)
         if start:
             s = offset(group, strides.start["g"]) + offset(j, strides.start["n"])
             values = triton.load(start[0], s).astype(sums.dtype)
@@ -171,10 +171,10 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers
                 in_rhs = lax.broadcast_in_dim(there, (terms, shape[1]), (0,))
             a = triton.load(lhs, across(x, p), in_lhs)
             b = triton.load(rhs, across(q, y), in_rhs)
-            return triton.dot_integers(a, b, sums) if integers else triton.dot_fma(a, b, sums)
+            return triton.dot_fma(a, b, sums) if of_floats else triton.dot_integers(a, b, sums)
 
         sums = lax.fori_loop(np.int32(0), np.int32(_count(k, terms)), step, sums)
-        sums = sums if integers else triton.result(sums)
+        sums = triton.result(sums) if of_floats else sums
         inside = in_rows if in_columns is None else in_columns
         if in_rows is not None and in_columns is not None:
             inside = in_rows & in_columns
@@ -183,29 +183,33 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, integers
     return tiles
 
 
-def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=False):
+def _contract(
+    lhs, rhs, shape, problem, *, start=None, into=None, dtype=np.float32, interpret=False
+):
     """The problem's part of the array of ``shape``, in a new one or in ``into``.
 
+    That is of float32, by chains, or of the integer type ``dtype``, by sums of products of int8.
     ``start``, if it is given, has for each element of g and of n the value that chains begin with.
     """
+    if dtype == np.float32 and not interpret and gpu.backend() == "ptx":
+        return ptx.contract(lhs, rhs, shape, problem, start=start, into=into)
     index = triton.index_type(lhs.size, rhs.size, math.prod(shape))
     strides = _Strides(problem, index)
     g, m, n, k = problem.sizes
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
     warps = 4
-    integers = lhs.dtype == np.int8
-    if min(m, n) < _THIN and g * m * n >= _MANY and not integers:
+    of_floats = dtype == np.float32
+    if min(m, n) < _THIN and g * m * n >= _MANY and of_floats:
         kernel, grid = _thin_kernel(strides, _BLOCK, interpret), _count(g * m * n, _BLOCK)
     else:
         tile = _tile(g, m, n)
         # Small tiles take more terms at a time: otherwise the next would not be there in time.
         terms = _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
-        if integers:  # of a quarter of the size
+        if not of_floats:  # of a quarter of the size
             terms = max(2 * terms, 32)
-        kernel = _tile_kernel(strides, tile, terms, integers, interpret)
+        kernel = _tile_kernel(strides, tile, terms, dtype, interpret)
         grid = g * _count(m, tile[0]) * _count(n, tile[1])
         warps = 8 if tile == _TILES[0] else warps
-    dtype = np.int32 if integers else np.float32
     return triton.call(
         kernel, shape, grid, operands, warps=warps, into=into, dtype=dtype, interpret=interpret
     )
@@ -242,13 +246,74 @@ def dot_general(lhs, rhs, *, dimension_numbers, interpret=False):
     return _contract(lhs, rhs, shape, problem, interpret=interpret)
 
 
-def dot_of_integers(lhs, rhs, *, dimension_numbers, interpret=False):
-    """The int32 ``dot_general`` of int8 arrays, neither of them empty."""
+def _sum_of_digits(lhs, rhs, shape, parts, dtype, interpret):
+    """The array of ``shape`` and of an integer type that the problems ``parts`` fill together.
+
+    Modulo 2**bits of the type, so that of the products of digits the highest ones do not matter.
+    """
+    word = integers.word_of(dtype)
+
+    def stack(x, order):
+        of_x = [x] if x.dtype == np.int8 else integers.split(x, dtype)
+        return jnp.stack([lax.convert_element_type(digit, np.int8) for digit in of_x[::order]])
+
+    left, right = stack(lhs, 1), stack(rhs, -1)
+    total, most = None, np.dtype(dtype).itemsize
+    terms = max(problem.sizes[3] for problem in parts)
+    for weight, count, *firsts in digits.by_weight(len(left), len(right), most):
+        # Matrix units may saturate in int32.
+        own = np.int32 if count * terms < _EXACT_TERMS else np.int64
+        part = None
+        for problem in parts:
+            stacked = problem.of_stacks(count, firsts, (lhs.size, rhs.size))
+            part = _contract(left, right, shape, stacked, into=part, dtype=own, interpret=interpret)
+        part = lax.convert_element_type(part, word)
+        part = lax.shift_left(part, word.type(digits.BITS * weight))
+        total = part if total is None else total + part
+    return lax.convert_element_type(total, dtype)
+
+
+def dot_of_integers(
+    lhs, rhs, *, dimension_numbers, preferred_element_type=np.int32, interpret=False
+):
+    """:func:`~repjax.primitives.contract.integers.dot_general_body` by kernels."""
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
-    return _contract(lhs, rhs, shape, problem, interpret=interpret)
+    if 0 in (*shape, *problem.sizes):
+        return lax.full(shape, 0, preferred_element_type)
+    return _sum_of_digits(lhs, rhs, shape, [problem], preferred_element_type, interpret)
 
 
-def conv_general_dilated(
+def convolution_of_integers(lhs, rhs, *, preferred_element_type, interpret=False, **parameters):
+    """:func:`~repjax.primitives.contract.integers.conv_general_dilated_body` by kernels."""
+    lhs, rhs, shape, parts = _planned(lhs, rhs, **parameters)
+    if 0 in (*shape, *rhs.shape):
+        return lax.full(shape, 0, preferred_element_type)
+    parts = [problem for problem, _ in parts]
+    return _sum_of_digits(lhs, rhs, shape, parts, preferred_element_type, interpret)
+
+
+def conv_general_dilated(lhs, rhs, *, interpret=False, **parameters):
+    """:func:`~repjax.primitives.contract.convolution.conv_general_dilated_body` by a kernel.
+
+    No patches are made, and the steps at the holes of ``lhs_dilation`` are left out:
+    ``fma(0, rhs, s)`` is s, and NaN where ``rhs`` is not finite, with which the chain begins then.
+    """
+    check_float32("conv_general_dilated", lhs, rhs)
+    lhs, rhs, shape, parts = _planned(lhs, rhs, **parameters)
+    out = lax.full(shape, 0, np.float32)
+    if 0 in (*shape, *rhs.shape):
+        return out
+    for i, (problem, phases) in enumerate(parts):
+        start = None
+        if any(phase.step > 1 for phase in phases):
+            start = _start(rhs, phases)
+        out = _contract(
+            lhs, rhs, shape, problem, start=start, into=out if i else None, interpret=interpret
+        )
+    return out
+
+
+def _planned(
     lhs,
     rhs,
     *,
@@ -259,16 +324,12 @@ def conv_general_dilated(
     dimension_numbers,
     feature_group_count,
     batch_group_count,
-    interpret=False,
 ):
-    """:func:`~repjax.primitives.contract.convolution.conv_general_dilated_body` by a kernel.
+    """The operands as kernels read them, the shape of the result, and the problems that fill it.
 
     The operands have their features in front of their positions, so that neighbouring outputs or
-    terms are neighbours in memory.  No patches are made, and the steps at the holes of
-    ``lhs_dilation`` are left out: ``fma(0, rhs, s)`` is s, and NaN where ``rhs`` is not finite,
-    with which the chain begins then.
+    terms are neighbours in memory.
     """
-    check_float32("conv_general_dilated", lhs, rhs)
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     lhs, rhs = lax.transpose(lhs, lhs_spec), lax.transpose(rhs, rhs_spec)
     spec = tuple(range(lhs.ndim))
@@ -285,17 +346,7 @@ def conv_general_dilated(
         feature_group_count=feature_group_count,
         batch_group_count=batch_group_count,
     )
-    out = lax.full(shape, 0, np.float32)
-    if 0 in (*shape, *rhs.shape):
-        return out
-    for i, (problem, phases) in enumerate(parts):
-        start = None
-        if any(d > 1 for d in lhs_dilation):
-            start = _start(rhs, phases)
-        out = _contract(
-            lhs, rhs, shape, problem, start=start, into=out if i else None, interpret=interpret
-        )
-    return out
+    return lhs, rhs, shape, parts
 
 
 def _start(rhs, phases):

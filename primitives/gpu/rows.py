@@ -82,10 +82,13 @@ _EXACT = {
 }
 
 
-def _function(equation):
+def _function(equation, interpret: bool):
     """What an elementwise equation computes, on tiles of the shape of its result."""
     avals = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     name = name_of(equation)
+    instruction = name.removeprefix(PREFIX)
+    if instruction in triton.ROUNDED and avals[1][0].dtype == np.float32 and not interpret:
+        return lambda *tiles: canonical.guard(triton.rounded(instruction, *tiles))
     if name in _EXACT:
         function = _EXACT[name]
     elif equation.primitive in BODIES:
@@ -125,9 +128,9 @@ class _Tile:
     A value is a tile, or a vector with one element for each row.
     """
 
-    def __init__(self, program: Rows, shape: tuple[int, int], inputs, index):
+    def __init__(self, program: Rows, shape: tuple[int, int], inputs, index, interpret: bool):
         self.rows, self.n = program.shape
-        self.shape, self.inputs, self.index = shape, inputs, index
+        self.shape, self.inputs, self.index, self.interpret = shape, inputs, index, interpret
         row = triton.positions(triton.program_id(0), shape[0], index)
         #: Of rows that there are, and which of them are this program's.
         self.row = lax.min(row, index(self.rows - 1))
@@ -198,10 +201,11 @@ class _Tile:
             result = _reduction(equation, x, self.across(self.is_column))
         else:
             full = equation.outvars[0].aval.size != self.rows
-            result = _function(equation)(*(self.read(x, full) for x in reads))
+            operands = [self.read(x, full) for x in reads]
+            result = _function(equation, self.interpret)(*operands)
         self.values[equation.outvars[0]] = result
 
-    def store(self, variable, ref, interpret: bool) -> None:
+    def store(self, variable, ref) -> None:
         x, at, inside = self.values[variable], self.row, self.is_row
         if x.ndim == 2:
             at = self._down(at * self.index(self.n)) + self.across(self.column)
@@ -209,7 +213,7 @@ class _Tile:
             if self.is_row is not None:
                 is_row = self._down(self.is_row)
                 inside = is_row if inside is None else inside & is_row
-        triton.store(ref, at, x, inside, interpret)
+        triton.store(ref, at, x, inside, self.interpret)
 
 
 class _Accumulator:
@@ -350,9 +354,9 @@ def evaluate(*operands, program: Rows, interpret=False):
 
         def store(tile, variables):
             for v in variables:
-                tile.store(v, outputs[v], interpret)
+                tile.store(v, outputs[v])
 
-        compute(_Tile(program, shape, inputs, index), program, store)
+        compute(_Tile(program, shape, inputs, index, interpret), program, store)
 
     kernel.__name__ = "rows"
     grid = -(-rows // shape[0])

@@ -14,13 +14,19 @@ import warnings
 import jax
 import numpy as np
 from jax import lax
-from jax.experimental import pallas
-from jax.experimental.pallas import triton
 
-from repjax.primitives import canonical
+from repjax.primitives import canonical, gpu
 from repjax.primitives.contract.sequential import fma_step
 
-program_id = pallas.program_id
+#: Why this version of JAX has no such backend, which is deprecated since 0.11; "" if it has.
+MISSING = ""
+try:
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
+
+    program_id = pallas.program_id
+except (ImportError, AttributeError) as error:
+    MISSING = str(error)
 
 
 def index_type(*sizes: int):
@@ -65,11 +71,8 @@ def compute_capability() -> int | None:
             return triton.get_gpu_info().compute_capability
         except (ValueError, RuntimeError):
             return None
-    try:
-        device, *_ = jax.local_devices(backend="cuda")
-    except RuntimeError:
-        return 90  # what Pallas of jax 0.10 compiles for then
-    return int(device.compute_capability.replace(".", ""))
+    capability = gpu.local_capability()
+    return 90 if capability is None else capability  # what Pallas of jax 0.10 compiles for then
 
 
 def call(
@@ -131,6 +134,26 @@ def call_all(
 
 # --- rows -------------------------------------------------------------------------------
 
+#: Operations of float32 that PTX rounds correctly; Triton's own are approximations.
+ROUNDED = {"div": "div.rn.f32 $0, $1, $2;", "sqrt": "sqrt.rn.f32 $0, $1;"}
+
+
+def rounded(name: str, *tiles):
+    """The quotient of two tiles of float32, or a root, to nearest even, with gradual underflow."""
+    return _instruction(ROUNDED[name], tiles)
+
+
+def _instruction(text: str, tiles):
+    """One of PTX, for each element of tiles of float32."""
+    (out,) = triton.elementwise_inline_asm(
+        text,
+        args=[*tiles],
+        constraints=",".join(["=f", *("f" for _ in tiles)]),
+        pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(tiles[0].shape, np.float32)],
+    )
+    return out
+
 
 def halves(x):
     """``x[:, :h] + x[:, h:]`` of a tile of rows: one addition for each element of the result.
@@ -159,14 +182,7 @@ def fma(a, b, sums):
     """The fused multiply-add of tiles of one shape."""
     if sums.dtype == np.float64:
         return fma_step(canonical.to_float64(a), canonical.to_float64(b), sums)
-    (out,) = triton.elementwise_inline_asm(
-        "fma.rn.f32 $0, $1, $2, $3;",
-        args=[a, b, sums],
-        constraints="=f,f,f,f",
-        pack=1,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(sums.shape, sums.dtype)],
-    )
-    return out
+    return _instruction("fma.rn.f32 $0, $1, $2, $3;", (a, b, sums))
 
 
 def dot_fma(a, b, sums):
@@ -190,11 +206,17 @@ def dot_fma(a, b, sums):
 
 
 def dot_integers(a, b, sums):
-    """``sums + a @ b`` in int32, of int8 tiles with at least 32 terms.
+    """``sums + a @ b`` of int8 tiles with at least 32 terms; all sums in int32 must fit into it.
+
+    Triton makes one instruction of the product and the sum in int32, which on A100 saturates
+    (``mma.sync.satfinite``).  In int64 the product is one by itself, and then added.
 
     With 16, which XLA gives Triton for int8 products of its own, the terms are counted twice
     (jax 0.11.2): one more reason not to leave them to it.
     """
     assert a.shape[1] >= 32, a.shape
     numbers = (((1,), (0,)), ((), ()))
-    return sums + lax.dot_general(a, b, numbers, preferred_element_type=np.int32)
+    product = lax.dot_general(
+        a, b, numbers, precision=lax.Precision.DEFAULT, preferred_element_type=np.int32
+    )
+    return sums + lax.convert_element_type(product, sums.dtype)

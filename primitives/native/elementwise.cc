@@ -137,10 +137,20 @@ void evaluate(const Program& program, const Elementwise& set, int64_t begin, int
                               : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
     }
+    Operand terms[kMostTerms];
+    int64_t held = 0;
     for (int64_t i = 0; i < program.instruction_count; ++i) {
       const Instruction& x = program.instructions[i];
-      set.apply(Operation(x.operation), whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]],
-                to[x.to]);
+      const auto operation = Operation(x.operation);
+      if (operation == Operation::hold) {
+        terms[held++] = at[x.from[0]];
+      } else if (operation == Operation::add_n || operation == Operation::add_n_odd) {
+        for (const int64_t from : x.from) terms[held++] = at[from];
+        set.add_n(operation == Operation::add_n_odd, terms, held, whole(count), to[x.to]);
+        held = 0;
+      } else {
+        set.apply(operation, whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]], to[x.to]);
+      }
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = program.outputs[i];

@@ -158,10 +158,73 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     return several::each(count, a, to, [](several::Narrow x) { return several::name(x); });
     ELEMENTARY(rsqrt)
     REPJAX_ELEMENTARY(ELEMENTARY)
+    case Operation::hold:  // these are not for one block of three operands
+    case Operation::add_n:
+    case Operation::add_n_odd:
+      return;
   }
 #undef ELEMENTARY
 #undef FLOATS
 #undef INTEGERS
+}
+
+// repjax.primitives.add_n: an expansion in float64, then its parts from the smallest on.
+
+typedef int64_t Long __attribute__((vector_size(4 * kLanes)));
+
+static inline Wide two_sum(Wide a, Wide b, Wide& rest) {
+  const Wide s = a + b, from_b = s - a;
+  rest = (a - (s - from_b)) + (b - from_b);
+  return s;
+}
+
+// canonical.round_to_odd and canonical.to_odd.
+static inline Wide round_to_odd(Wide high, Wide low) {
+  const Long i = as<Long>(high), inexact = (Long)(low < Wide{}) | (Long)(low > Wide{});
+  const Long towards_zero = (as<Long>(low) ^ i) < Long{};
+  return as<Wide>(where(inexact, (i + towards_zero) | 1, i));
+}
+static inline Wide to_odd(Wide y) {
+  const Long i = as<Long>(y), inexact = (i & 0x1FFFFFFF) != Long{};
+  return as<Wide>((i & ~int64_t{0x1FFFFFFF}) | (inexact & (1 << 29)));
+}
+
+template <int n>
+static void add_terms(bool odd, const Operand* terms, int64_t count, int32_t* to) {
+  for (int64_t i = 0; i < count; i += kLanes / 2) {
+    Wide parts[n], plain = {};
+    for (int k = 0; k < n; ++k) {
+      Narrow x;
+      __builtin_memcpy(&x, terms[k].at + (terms[k].same ? 0 : i), sizeof x);
+      Wide grown = wide(x);
+      plain += grown;
+      for (int j = 0; j < k; ++j) grown = two_sum(parts[j], grown, parts[j]);
+      parts[k] = grown;
+    }
+    Wide total = parts[0], rest;
+    for (int k = 1; k < n; ++k) {
+      total = two_sum(parts[k], total, rest);
+      total = round_to_odd(total, rest);
+    }
+    const Long infinity = Long{} + (int64_t{0x7FF} << 52);
+    total = where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+    if (odd) total = to_odd(total);
+    const auto y = flush(__builtin_convertvector(total, Narrow));
+    __builtin_memcpy(to + i, &y, sizeof y);
+  }
+}
+
+static void add_n(bool odd, const Operand* terms, int64_t terms_count, int64_t count,
+                  int32_t* to) {
+  static_assert(kMostTerms == 8, "the cases below");
+  switch (terms_count) {
+    case 3: return add_terms<3>(odd, terms, count, to);
+    case 4: return add_terms<4>(odd, terms, count, to);
+    case 5: return add_terms<5>(odd, terms, count, to);
+    case 6: return add_terms<6>(odd, terms, count, to);
+    case 7: return add_terms<7>(odd, terms, count, to);
+    case 8: return add_terms<8>(odd, terms, count, to);
+  }
 }
 
 static inline int32_t word(int32_t x) { return x; }
@@ -206,4 +269,4 @@ static void store_elements(Storage storage, const int32_t* from, int64_t count, 
   }
 }
 
-constexpr Elementwise kElementwise = {kLanes, apply, load_elements, store_elements};
+constexpr Elementwise kElementwise = {kLanes, apply, add_n, load_elements, store_elements};

@@ -333,5 +333,8 @@ extern "C" const char* repjax_operation(int64_t i) {
   return names[i];
 }
 
+// The digest of the sources that this was compiled from (native_sources.py).
+extern "C" const char* repjax_sources() { return REPJAX_SOURCES; }
+
 // Chooses the instruction set number i.
 extern "C" void repjax_choose(int64_t i) { repjax::chosen = repjax::instruction_sets().at(i); }

@@ -113,7 +113,8 @@ struct Products {
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
   of(erfc) of(erf_inv) of(sinh) of(cosh)
 
-// Operations on elements of 32 bits; elementwise.h says what they do.
+// Operations on elements of 32 bits; elementwise.h says what they do.  Programs name them by their
+// numbers, and the certificates in docs/proofs name programs, so new operations come last.
 #define REPJAX_OPERATIONS(of)                                                                    \
   of(canonicalize) of(add) of(sub) of(mul) of(div) of(neg) of(sqrt) of(rsqrt)                    \
   of(one_minus_square) of(max) of(min) of(sign) of(eq) of(ne) of(lt) of(le)                      \
@@ -124,13 +125,19 @@ struct Products {
   of(round_bfloat16_guard) of(widen_float16) of(widen_bfloat16) of(narrow_float16)               \
   of(narrow_bfloat16)                                                                            \
   of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)                              \
-  REPJAX_ELEMENTARY(of)
+  REPJAX_ELEMENTARY(of)                                                                          \
+  of(hold) of(add_n) of(add_n_odd)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
 
 // As many additions take as long.
-inline int64_t cost(Operation operation) { return operation < Operation::exp ? 1 : 32; }
+inline int64_t cost(Operation operation) {
+  if (operation < Operation::exp || operation == Operation::hold) return 1;
+  return operation < Operation::hold ? 32 : 8;
+}
+
+constexpr int kMostTerms = 8;  // of add_n
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
 
@@ -144,6 +151,8 @@ struct Elementwise {
   int64_t lanes;
   // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
   void (*apply)(Operation operation, int64_t count, Operand a, Operand b, Operand c, int32_t* to);
+  // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
+  void (*add_n)(bool odd, const Operand* terms, int64_t terms_count, int64_t count, int32_t* to);
   // Elements in memory, from `first` on and `step` apart, as those of a register.
   void (*load)(Storage storage, const void* from, int64_t first, int64_t step, int64_t count,
                int32_t* to);

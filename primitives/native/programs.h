@@ -6,6 +6,8 @@
 //   of each constant: its register and its bits
 //   of each instruction: the operation, the register it writes and three that it reads
 //
+// An add_n reads also the first register of each `hold` that comes before it.
+//
 // The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
 
 #pragma once

@@ -7,6 +7,8 @@ first position of the result.  The maximum over no elements is -inf, the minimum
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 from jax import lax
@@ -15,7 +17,7 @@ from repjax.primitives import native
 from repjax.primitives.arithmetic import plain_rule, require_format
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import define
-from repjax.primitives.interpret import rule
+from repjax.primitives.interpret import RefusedError, bind_exact, is_inexact, rule
 from repjax.primitives.partition import partitioned
 from repjax.primitives.reduce import order
 from repjax.primitives.reduce.sums import (
@@ -123,12 +125,27 @@ def _register_extremum(name, primitive):
         return one_after_the_other(lambda x, axes: primitive.bind(x, axes=axes), x, groups)
 
 
+def _require_positions(name: str, sizes, index_dtype) -> None:
+    """Refuse positions that do not fit into their type, which XLA would wrap around."""
+    last = math.prod(sizes) - 1
+    if all(isinstance(n, int) for n in sizes) and last > jax.numpy.iinfo(index_dtype).max:
+        raise RefusedError(
+            f"{name} expected an index_dtype for positions up to {last}, received "
+            f"{np.dtype(index_dtype)}; use a wider one, int64 with jax_enable_x64, or take the "
+            "largest of parts"
+        )
+
+
 def _register_position(name, primitive):
     @rule(name)
     def position(context, operands, params):
         require_format(context, operands)
         axes = tuple(int(a) for a in params["axes"])
-        return primitive.bind(*operands, axes=axes, index_dtype=params["index_dtype"])
+        x, index_dtype = jax.typeof(operands[0]), params["index_dtype"]
+        _require_positions(name, [x.shape[a] for a in axes], index_dtype)
+        if not is_inexact(x):
+            return bind_exact(context, operands, params)
+        return primitive.bind(*operands, axes=axes, index_dtype=index_dtype)
 
 
 _register_extremum("reduce_max", reduce_max_p)

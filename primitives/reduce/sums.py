@@ -68,8 +68,8 @@ def _known_size(x, axis: int) -> int:
     n = x.shape[axis]
     if not isinstance(n, int):
         raise RefusedError(
-            f"reductions expected axes of a known size, on which the order of a sum depends; "
-            f"received {n}: leave other sizes open in jax.export, such as that of a batch"
+            f"reductions expected axes of a known size, on which the order of a sum depends, "
+            f"received {n}; leave other sizes open in jax.export, such as that of a batch"
         )
     return n
 

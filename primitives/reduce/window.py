@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives import canonical
+from repjax.primitives.interpret import RefusedError
 from repjax.primitives.reduce import order
 from repjax.primitives.reduce.sums import add, pairwise
 
@@ -155,7 +156,15 @@ def _selected(operand, select_prim, **window):
 
     The first in row-major order among equals, and the first NaN if there is one.  Padding
     and holes are never selected.
+
+    Raises:
+      RefusedError: where the last index is no int32.
     """
+    if operand.size > 1 << 31:
+        raise RefusedError(
+            f"the derivative of max and min pooling expected up to 2**31 elements, received "
+            f"{operand.size}; pool parts of the batch or of the channels one after the other"
+        )
     key = lax.convert_element_type(order.keys(operand, select_prim is lax.ge_p), np.int64)
     index = lax.reshape(lax.iota(np.int64, operand.size), operand.shape)
     # One integer for both: the largest has the largest key, and of those the first index.

@@ -4,13 +4,19 @@ Every case of :mod:`repjax.verify.vectors`, and the training of LeNet-5, runs on
 has, and the digest of its results (:mod:`repjax.verify.digest`) is compared with the golden one.
 The goldens, ``conformance.json``, were made on CPU; the hard inputs of the elementary functions
 stand there too.  Where a digest differs, the case runs once more on the CPU beside the device, to
-say which elements differ.
+say which elements differ, and the first operation that does is found, with its operands
+(:mod:`repjax.verify.narrow`).
+
+A product comes first, then cases in the order of what they tell, trainings last.  The report is
+written before and after each, so that a run that is cut off loses nothing, and says what did not
+run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import platform
@@ -24,9 +30,11 @@ import jax
 import numpy as np
 
 import repjax
-from repjax.primitives import gpu
+from repjax.environment import check as check_process
+from repjax.primitives import gpu, native
 from repjax.verify import vectors
 from repjax.verify.digest import digest, leaves, show
+from repjax.verify.narrow import narrow
 from repjax.verify.prove import UsageError, write_json, write_text
 
 GOLDENS = pathlib.Path(__file__).with_suffix(".json")
@@ -52,6 +60,13 @@ def check_device(device) -> None:
             f"expected an NVIDIA GPU of compute capability {gpu.OLDEST / 10} (A100) or newer, "
             f"received {device.device_kind} of {version}; set JAX_PLATFORMS=cpu"
         )
+
+
+def _check_environment() -> None:
+    try:
+        check_process()
+    except RuntimeError as error:
+        raise UsageError(str(error)) from None
 
 
 def environment(device) -> dict[str, str]:
@@ -120,6 +135,7 @@ def read_hard_inputs() -> dict[str, str]:
 
 
 def all_cases(hard_inputs: dict[str, str]) -> Iterator[vectors.Case]:
+    yield vectors.smoke()
     yield from vectors.cases(hard_arrays(hard_inputs))
     yield from vectors.training()
 
@@ -133,6 +149,21 @@ def compute(case: vectors.Case, device) -> Any:
         return jax.tree.map(np.asarray, case.program()(*case.arguments))
 
 
+def kernels(case: vectors.Case, device) -> str:
+    """What the program of a case calls besides XLA's code, by the names that XLA has for it."""
+    with jax.default_device(device):
+        text = case.program().lower(*case.arguments).compile().as_text()
+    return ", ".join(sorted(set(re.findall(r'custom_call_target="([^"]+)"', text)))) or "none"
+
+
+def kernels_or_why(case: vectors.Case, device) -> str:
+    """The same, or why it cannot be said."""
+    try:
+        return kernels(case, device)
+    except Exception as error:  # whatever goes wrong on a device, the other cases are to run
+        return _message(error)
+
+
 def check(case: vectors.Case, golden: str, device) -> dict[str, Any]:
     """The row of a case in the report: whether it has the golden digest and, if not, why."""
     start = time.perf_counter()
@@ -140,25 +171,37 @@ def check(case: vectors.Case, golden: str, device) -> dict[str, Any]:
     try:
         results = compute(case, device)
     except Exception as error:  # whatever goes wrong on a device, the other cases are to run
-        message = str(error).strip().splitlines()
-        return row | {"reason": f"{type(error).__name__}: {message[0] if message else ''}"}
+        return row | {"reason": _message(error)}
     row |= {"received": digest(results), "seconds": round(time.perf_counter() - start, 2)}
     row["elements"] = sum(leaf.array.size for leaf in leaves(results))
     row["same"] = row["received"] == golden
-    return row if row["same"] else row | {"reason": _explain(case, golden, results, device)}
+    return row if row["same"] else row | _explain(case, golden, results, device)
 
 
-def _explain(case, golden, results, device) -> str:
-    """The first element that differs from what a CPU computes, if that has the golden digest."""
+def _message(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _explain(case, golden, results, device) -> dict[str, Any]:
+    """Where it differs from what a CPU computes, if that has the golden digest."""
     if device.platform == "cpu":
-        return "the digest differs; there is no other device to compare elements with"
+        reason = "the digest differs; there is no other device to compare elements with"
+        return {"reason": reason}
     try:
-        expected = compute(case, jax.devices("cpu")[0])
+        cpu = jax.devices("cpu")[0]
     except RuntimeError:
-        return "the digest differs; to see elements, let JAX have the CPU too (JAX_PLATFORMS)"
+        reason = "the digest differs; to see elements, let JAX have the CPU too (JAX_PLATFORMS)"
+        return {"reason": reason}
+    expected = compute(case, cpu)
     if digest(expected) != golden:
-        return "the digest differs, and so does this machine's CPU: run it with JAX_PLATFORMS=cpu"
-    return first_difference(results, expected)
+        reason = "the digest differs, and so does this machine's CPU: run it with JAX_PLATFORMS=cpu"
+        return {"reason": reason}
+    found = {"reason": first_difference(results, expected)}
+    try:
+        return found | {"narrowed": narrow(case.program(), case.arguments, device, cpu)}
+    except Exception as error:  # it is one more program, and may fail as any other
+        return found | {"narrowed": {"reason": _message(error)}}
 
 
 def first_difference(results, expected) -> str:
@@ -186,16 +229,46 @@ def markdown(report: dict[str, Any]) -> str:
     rows = report["cases"]
     lines = ["# Conformance", ""]
     lines += [f"{key}: {value}  " for key, value in report["environment"].items() if value]
-    lines += ["", report["total"], "", "| case | elements | seconds | result |"]
-    lines += ["|---|---:|---:|---|"]
+    lines += ["", report["total"], ""]
+    if report["running"]:
+        lines += [f"Running, or ended while it ran: {report['running']}", ""]
+    if report["not_run"]:
+        lines += [f"**Not run**: {'; '.join(report['not_run'])}", ""]
+    lines += ["| case | elements | seconds | result |", "|---|---:|---:|---|"]
     for name, row in rows.items():
         result = "same" if row["same"] else f"**different**: {row['reason']}"
+        result += f"; it calls {row['kernels']}" if "kernels" in row else ""
         cells = [f"{row.get('elements', 0):,}", row.get("seconds", ""), result.replace("|", r"\|")]
         lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    for name, row in rows.items():
+        if "narrowed" in row:
+            lines += ["", f"## {name}", "", f"Received {row['received']}.", ""]
+            lines += [f"- {line}" for line in shown(row["narrowed"])]
     return "\n".join(lines) + "\n"
 
 
-def _total(rows, wanted: int) -> str:
+def shown(narrowed: dict[str, Any]) -> list[str]:
+    """What :func:`narrow` found, as lines; of many operands the first ones."""
+    if "operation" not in narrowed:
+        return [narrowed["reason"]]
+    iteration = f"iteration {narrowed['iteration']}, " if "iteration" in narrowed else ""
+    lines = [
+        f"operation {narrowed['number']}, {iteration}{narrowed['operation']}: "
+        f"{narrowed['differ']} elements of {narrowed['result']['type']} differ, the first at "
+        f"{narrowed['at']}: expected {narrowed['expected']}, received {narrowed['received']}"
+    ]
+    for number, operand in enumerate(narrowed["operands"]):
+        words = operand.get("bits", operand.get("digest", "")).split()
+        more = f" and {len(words) - 16} more" if len(words) > 16 else ""
+        where = operand.get("positions", operand.get("at", ""))
+        where = f"{where[:60]}..." if len(where) > 60 else where
+        text = f"{' '.join(words[:16])}{more}"
+        lines.append(f"operand {number}, {operand['type']}, at {where}: {text}")
+    return lines
+
+
+def _total(report, wanted: int) -> str:
+    rows = report["cases"]
     same = sum(row["same"] for row in rows.values())
     elements = sum(row.get("elements", 0) for row in rows.values() if row["same"])
     text = f"{same} of {len(rows)} cases have the golden bits, {elements:,} elements"
@@ -217,11 +290,21 @@ def add_command(commands) -> None:
         "conformance",
         help="compare the bits of every primitive on this device with those of the contract",
         description="Run every primitive, and the training of LeNet-5, on the device that JAX has, "
-        "and compare the results with goldens made on CPU. Exit status: 0 if all bits are "
-        "the same, 1 if not, 2 if the request cannot be met.",
+        "and compare the results with goldens made on CPU. A product comes first, trainings last. "
+        "Exit status: 0 if all bits are the same, 1 if not, 2 if the request cannot be met, or "
+        "cases are left that did not run.",
     )
     parser.add_argument(
-        "--output", type=pathlib.Path, metavar="DIR/NAME", help="write DIR/NAME.json and .md"
+        "--smoke", action="store_true", help="only the device, its kernels, and one product"
+    )
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="write DIR/conformance.json and .md after every case (with --smoke, DIR/smoke)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, metavar="M", help="begin no case after them"
     )
     parser.add_argument(
         "--only", nargs="+", default=[""], metavar="PREFIX", help="cases whose names start so"
@@ -232,7 +315,9 @@ def add_command(commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The command; returns its exit status."""
+    arguments.deadline = time.monotonic() + 60 * arguments.minutes
     try:
+        _check_environment()
         device = jax.devices()[0]
         check_device(device)
         return _write_goldens(device) if arguments.write else _compare(arguments, device)
@@ -243,25 +328,60 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments, device) -> int:
     goldens = load()
-    chosen = [
-        case
-        for case in all_cases(goldens["hard_inputs"])
-        if case.name.startswith(tuple(arguments.only))
-    ]
+    every = [vectors.smoke()] if arguments.smoke else [*all_cases(goldens["hard_inputs"])]
+    chosen = [case for case in every if case.name.startswith(tuple(arguments.only))]
     if not chosen:
         raise UsageError(f"--only: expected the start of a case's name, received {arguments.only}")
     if missing := [case.name for case in chosen if case.name not in goldens["digests"]]:
         raise UsageError(f"expected goldens of {', '.join(missing)}; write them with --write")
-    report = {"environment": environment(device), "total": "", "cases": {}}
+    names = [case.name for case in chosen]
+    report = {"environment": environment(device), "total": "", "running": "", "not_run": names}
+    report["cases"] = {}
+    stem = "smoke" if arguments.smoke else "conformance"
+
+    def save(running: str = ""):
+        report["running"], report["total"] = running, _total(report, len(chosen))
+        if arguments.output:
+            write(arguments.output / stem, report, markdown(report))
+
+    for line in _header(device, report["environment"]):
+        print(line, flush=True)
     for number, case in enumerate(chosen, 1):
-        row = report["cases"][case.name] = check(case, goldens["digests"][case.name], device)
-        report["total"] = _total(report["cases"], len(chosen))
+        if time.monotonic() >= arguments.deadline:
+            break
+        save(running=case.name)
+        row = check(case, goldens["digests"][case.name], device)
+        report["cases"][case.name] = row
+        report["not_run"].remove(case.name)
+        if case.name == "smoke":
+            row["kernels"] = kernels_or_why(case, device)
+        save()
         result = "same" if row["same"] else f"DIFFERENT: {row['reason']}"
-        print(f"{number}/{len(chosen)} {case.name}: {result}", flush=True)
-        if arguments.output:  # after every case, so that an interruption loses nothing
-            write(arguments.output, report, markdown(report))
+        calls = f", it calls {row['kernels']}" if "kernels" in row else ""
+        print(f"{number}/{len(chosen)} {case.name}: {result}{calls}", flush=True)
+        for line in shown(row["narrowed"]) if "narrowed" in row else ():
+            print(f"    {line}", flush=True)
+    save()
     print(f"{device.device_kind}: {report['total']}")
-    return 0 if all(row["same"] for row in report["cases"].values()) else 1
+    if not all(row["same"] for row in report["cases"].values()):
+        return 1
+    if report["not_run"]:
+        names = " ".join(map(repr, report["not_run"]))
+        raise UsageError(
+            f"--minutes: expected time for {len(chosen)} cases, {arguments.minutes:g} minutes were "
+            f"enough for {len(report['cases'])}; run the rest with --only {names}"
+        )
+    return 0
+
+
+def _header(device, found: dict[str, str]) -> Iterator[str]:
+    """What the device is, and what computes on it and on the CPU beside it."""
+    yield f"{found['devices']} {found['compute capability']}, {found['runtime']}"
+    if device.platform != "cpu":
+        yield f"gpu kernels: {found['gpu kernels']}"
+    yield f"cpu contractions: {found['cpu contractions']}"
+    if not native.available():
+        yield "warning: whatever is computed on the CPU takes many times as long without its kernel"
 
 
 def _write_goldens(device) -> int:

@@ -11,7 +11,7 @@ import optax
 
 from repjax._version import __version__
 from repjax.config import is_enabled
-from repjax.primitives import CONTRACT_VERSION, native
+from repjax.primitives import CONTRACT_VERSION, gpu, native
 from repjax.primitives.interpret import default_accumulation, default_contraction
 
 
@@ -20,7 +20,7 @@ def info() -> dict[str, str]:
 
     None of it changes bits, but for the contract's version and the options.  The entry
     ``"cpu contractions"`` is the instruction set of the compiled kernel, or says why XLA's
-    code is used, which is many times slower.
+    code is used, which is many times slower; so does ``"gpu kernels"``.
 
     Raises:
       ValueError: the environment variable ``REPJAX_NATIVE`` is wrong.
@@ -40,4 +40,5 @@ def info() -> dict[str, str]:
         "repjax_accumulation": default_accumulation.value,
         "repjax_contraction": default_contraction.value,
         "cpu contractions": kernel,
+        "gpu kernels": gpu.in_use(),
     }

@@ -199,6 +199,15 @@ def _elementwise(n: int, hard: dict[str, np.ndarray]) -> Iterator[Case]:
     halves = [[patterns(n, seed, dtype) for seed in (5, 6, 7)] for dtype in FORMATS[1:]]
     yield Case("fma", in_formats(p["fma"].bind), ((x, y, z), *halves))
 
+    def several(count, dtype=np.float32):
+        terms = [np.concatenate([ordinary(n, 30 + k), patterns(n, 50 + k)]) for k in range(count)]
+        with np.errstate(all="ignore"):
+            terms[-1][: n // 2] = -sum(terms[:-1])[: n // 2]  # cancels
+            return [x.astype(dtype) for x in terms]
+
+    terms = [several(3), several(5), several(12), *(several(4, dtype) for dtype in FORMATS[1:])]
+    yield Case("add_n", in_formats(p["add_n"].bind), terms)
+
     exponents = np.concatenate([indices((n,), 41, 24) - 20, patterns(n, 25, np.int32)])
     small = (exponents % 7).astype(np.int32)
     halves = [(h[0], small[:n]) for h in halves]
@@ -355,6 +364,84 @@ def _contractions(pick) -> Iterator[Case]:
         yield Case(name, highest(function), arguments, {"contraction": "order_independent"})
 
 
+def _layouts(pick) -> Iterator[Case]:
+    """Products of transposed matrices and of odd sizes, and those of which a GPU is full."""
+    m, k, n = pick((19, 33, 21), (131, 1023, 257))
+    left, right = (
+        (spread((m, k), 140), spread((k, m), 142)),
+        (spread((k, n), 144), spread((n, k), 146)),
+    )
+
+    def transposed(left, right):
+        contracted = itertools.product(enumerate(left), enumerate(right))
+        return [
+            lax.dot_general(x, y, (((1 - i,), (j,)), ((), ()))) for (i, x), (j, y) in contracted
+        ]
+
+    def with_gradients(x, y, cotangent):
+        product, pullback = jax.vjp(jnp.dot, x, y)
+        return product, pullback(cotangent)
+
+    for order in repjax.primitives.interpret.CONTRACTIONS:
+        kept = {"contraction": order}
+        yield Case(f"dot_general {order}, transposed", transposed, (left, right), kept)
+        for size in pick((), (2048,)):
+            arguments = tuple(spread((size, size), seed) for seed in (148, 150, 152))
+            name = f"dot_general {order}, {size} x {size} and its gradients"
+            yield Case(name, with_gradients, arguments, kept)
+
+
+def _integer_contractions(pick) -> Iterator[Case]:
+    m, k, n = pick((5, 35, 18), (130, 1001, 77))
+    images, kernels = pick((2, 5, 6, 4), (4, 17, 16, 8)), pick((3, 2, 2, 6), (3, 2, 4, 12))
+
+    def integers(shape, seed, dtype):
+        """Of any bits; ends of the type are frequent."""
+        x = patterns(math.prod(shape), seed, dtype)
+        info = np.iinfo(dtype)
+        x[::5], x[1::7] = info.max, info.min
+        return x.reshape(shape)
+
+    def products(*pairs):
+        """With the terms along each axis; and batches, in the type of the operands and another."""
+
+        def of_pair(a, b):
+            wide = np.int32 if jnp.issubdtype(a.dtype, jnp.signedinteger) else np.uint32
+            one = functools.partial(lax.dot_general, preferred_element_type=wide)
+            batches = jnp.stack([a, a[::-1]]), jnp.stack([b[:, ::-1], b])
+            return [
+                one(a, b, (((1,), (0,)), ((), ()))),
+                one(a.T, b, (((0,), (0,)), ((), ()))),
+                one(a, b.T, (((1,), (1,)), ((), ()))),
+                one(a.T, b.T, (((0,), (1,)), ((), ()))),
+                lax.dot_general(*batches, (((2,), (1,)), ((0,), (0,)))),
+            ]
+
+        return [of_pair(a, b) for a, b in pairs]
+
+    def convolutions(*pairs):
+        def of_pair(x, w):
+            same = functools.partial(
+                lax.conv_general_dilated, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            grouped = {"rhs_dilation": (1, 2), "feature_group_count": 2}
+            part = x[..., : w.shape[2]]
+            return [
+                same(x, w, (2, 1), [(1, 0), (-1, 2)], **grouped),
+                same(part, w, (1, 1), [(1, 1), (0, 1)], lhs_dilation=(2, 3)),
+                same(part, w, (2, 1), [(1, 1), (0, 1)], lhs_dilation=(2, 1)),
+            ]
+
+        return [of_pair(x, w) for x, w in pairs]
+
+    for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
+        a, b = integers((m, k), 140, name), integers((k, n), 142, name)
+        yield Case(f"integer_dot_general {name}", products, ((a, b),))
+        x, w = integers(images, 144, name), integers(kernels, 146, name)
+        yield Case(f"integer_conv_general_dilated {name}", convolutions, ((x, w),))
+    yield Case("integer_dot_general bool", jnp.dot, tuple(x % pick(3, 31) == 1 for x in (a, b)))
+
+
 # --- scatters and linear algebra --------------------------------------------------------
 
 
@@ -447,6 +534,67 @@ def _programs(pick) -> Iterator[Case]:
     yield Case("cross-entropy, gradient", jax.value_and_grad(cross_entropy), (x, labels))
     yield Case("gelu, gradient", jax.grad(lambda x: jax.nn.gelu(x).sum()), (x,))
     yield Case("random numbers", samples, (key,))
+
+
+def _recurrent(pick) -> Iterator[Case]:
+    """An LSTM: a loop over positions, of which each has its slices; forward and backward."""
+    steps, batch, features = pick((3, 2, 4), (17, 6, 24))
+    inputs, first = spread((steps, batch, features), 160, 4), values((batch, features), 162)
+    weights = tuple(values((features, 4 * features), seed) for seed in (164, 166))
+
+    def loss(weights, inputs):
+        def step(state, x):
+            h, c = state
+            gates = jnp.split(x @ weights[0] + h @ weights[1], 4, axis=-1)
+            i, f, o = map(jax.nn.sigmoid, gates[:3])
+            c = f * c + i * jnp.tanh(gates[3])
+            h = o * jnp.tanh(c)
+            return (h, c), h
+
+        return lax.scan(step, (first, first), inputs)[1].sum()
+
+    for order in repjax.primitives.interpret.CONTRACTIONS:
+        gradients = jax.value_and_grad(loss, (0, 1))
+        yield Case(
+            f"LSTM, gradients, {order}", gradients, (weights, inputs), {"contraction": order}
+        )
+
+
+def _other_types(pick) -> Iterator[Case]:
+    """Sorts of halves, complex arguments and results, masks that are constants."""
+    x = with_specials(spread(pick((20, 9), (300, 133)), 170))
+    key = np.arange(x.shape[1], dtype=np.int32)
+
+    def sorts(x):
+        ordered = lax.sort((x, jnp.broadcast_to(key, x.shape)), dimension=0, num_keys=1)
+        return ordered, jnp.argsort(x, 1, descending=True), lax.top_k(x, 5), jnp.median(x, 0)
+
+    def comparisons(x):
+        y = x[::-1]
+        kept = jnp.where(x > y, x, y), lax.max(x, y), lax.min(x, y), jax.nn.relu(x)
+        return kept, x == y, jnp.isnan(x), lax.clamp(x[0, 0], y, x[1, 1]), lax.cummax(x, 1)
+
+    for dtype in FORMATS[1:]:
+        with np.errstate(over="ignore"):
+            half = x.astype(dtype)
+        yield Case(f"sort, {dtype.name}", sorts, (half,))
+        yield Case(f"comparisons of {dtype.name}", comparisons, (half,))
+
+    z, w = (spread(x.shape, seed) + 1j * spread(x.shape, seed + 2) for seed in (172, 176))
+
+    def complex_arithmetic(z, w):
+        total = z.sum(1), jnp.conj(z).T, jnp.where(jnp.abs(z) > 1, z, w)
+        return z + w, z * w, z / w, jnp.exp(z), total, jnp.log(w), z @ w.T
+
+    yield Case("complex64", complex_arithmetic, tuple(a.astype(np.complex64) for a in (z, w)))
+
+    rows, columns = (words(n, 180) % np.uint64(3) == 0 for n in x.shape)
+
+    def masked(x):
+        mask = rows[:, None] != columns
+        return jnp.where(mask, x, -x), jnp.asarray(rows), jnp.where(rows[:, None], x, 0).sum(0)
+
+    yield Case("masks", masked, (x,))
 
 
 #: Elementary functions that GPUs compute in kernels for rows too.
@@ -572,10 +720,17 @@ def training(steps: int = 10, batch: int = 32) -> Iterator[Case]:
         yield Case(f"training of LeNet-5, {order}", train, arguments, orders)
 
 
-def cases(hard: dict[str, np.ndarray], small: bool = False) -> Iterator[Case]:
-    """All cases but :func:`training`; ``hard`` are the hard inputs [count, arity] by function.
+def smoke(n: int = 2048) -> Case:
+    """One large product, to see whether anything works."""
+    return Case("smoke", jnp.dot, (spread((n, n), 140), spread((n, n), 142)))
 
-    The small ones are for emulators, and make different bits.
+
+def cases(hard: dict[str, np.ndarray], small: bool = False) -> Iterator[Case]:
+    """All but :func:`smoke` and :func:`training`; ``hard`` has the hard inputs [count, arity].
+
+    They stand in the order of what they tell: elementary functions, of which all else is made; the
+    kernels of products, and of rows; what is XLA's code; programs of all that.  The small ones are
+    for emulators, and make different bits.
     """
 
     def pick(little, large):
@@ -584,6 +739,6 @@ def cases(hard: dict[str, np.ndarray], small: bool = False) -> Iterator[Case]:
     if small:
         hard = {name: rows[:: max(1, len(rows) // 64)] for name, rows in hard.items()}
     yield from _elementwise(pick(128, 1 << 16), hard)
-    groups = (_reductions, _windows, _contractions, _scatters, _linear_algebra, _programs)
-    for group in (*groups, _row_programs):
+    groups = (_contractions, _layouts, _integer_contractions, _row_programs, _reductions, _windows)
+    for group in (*groups, _scatters, _other_types, _linear_algebra, _recurrent, _programs):
         yield from group(pick)

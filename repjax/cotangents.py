@@ -1,0 +1,131 @@
+"""The cotangents of a value that is used several times: one sum, whose order cannot matter.
+
+Each use of a value gives it a cotangent, and JAX adds them two by two in the order in which it
+meets the uses, which differs between its versions.  So does what it takes for one value: a function
+under ``jax.jit``, of which ``jax.numpy`` is full, may have variables of its own for what it takes
+and for what it passes on.  Here such functions are seen through, and all cotangents of a value are
+collected and added by :func:`repjax.primitives.add_n.add_n`, rounded once.
+
+That is so while repjax is active, and for the cotangents of a value that a primitive of repjax
+uses: explicit functions are differentiated by a JAX that knows nothing of the switch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax._src.interpreters import ad as autodiff
+from jax._src.interpreters.ad import GradAccum, RefAccum, ValAccum, ct_check, fancy_transposes
+from jax._src.util import weakref_lru_cache
+from jax.extend.core import Literal
+from jax.extend.core.primitives import jit_p
+from jax.interpreters import ad
+
+from repjax.primitives.add_n import add_n
+from repjax.primitives.arithmetic import FORMATS
+from repjax.primitives.interpret import open_jaxpr
+
+_FORMATS = (*FORMATS, np.dtype(np.complex64))
+
+
+def add_at_once(is_active: Callable[[], bool]) -> None:
+    """Make JAX add cotangents by ``add_n``, where repjax is active and has their format."""
+    stock_accum, stock_freeze = ValAccum.accum, ValAccum.freeze
+    stock_backward, stock_transpose = autodiff.backward_pass3, fancy_transposes[jit_p]
+
+    def accum(self, x):
+        reproducible = is_active() or getattr(self, "reproducible", False)
+        if not reproducible or any(y is None or type(y) is ad.Zero for y in (self.val, x)):
+            return stock_accum(self, x)
+        if jax.typeof(x).dtype not in _FORMATS:
+            return stock_accum(self, x)
+        ct_check(self, x)
+        self.more = (*getattr(self, "more", ()), x)
+
+    def freeze(self):
+        terms, self.more = _terms(self), ()
+        if len(terms) > 1:
+            self.val = add_n(*terms)
+        return stock_freeze(self)
+
+    def backward(jaxpr, *args, **kwargs):
+        return stock_backward(_seen_through(jaxpr) if is_active() else jaxpr, *args, **kwargs)
+
+    def transpose_jit(cotangents, *args, jaxpr, **params):
+        if not is_active() or any(isinstance(x, RefAccum) for x in args):
+            return stock_transpose(cotangents, *args, jaxpr=jaxpr, **params)
+        linear = [(type(x), x.aval) if isinstance(x, GradAccum) else None for x in args]
+        zeros = [ct.aval if type(ct) is ad.Zero else None for ct in cotangents]
+        known = [x for x, kind in zip(args, linear, strict=True) if kind is None]
+        given = [ct for ct, aval in zip(cotangents, zeros, strict=True) if aval is None]
+        terms, logs = _terms_of_jit(
+            known, given, jaxpr=jaxpr, linear=tuple(linear), zeros=tuple(zeros)
+        )
+        for x, terms_of_x in zip(_values(args), terms, strict=True):
+            for term in terms_of_x:
+                x.accum(term)
+        return logs
+
+    ValAccum.accum, ValAccum.freeze = accum, freeze
+    autodiff.backward_pass3, fancy_transposes[jit_p] = backward, transpose_jit
+
+
+def _values(args) -> list[ValAccum]:
+    return [x for x in args if isinstance(x, ValAccum)]
+
+
+def _terms(accumulator: ValAccum) -> tuple[jax.Array, ...]:
+    if type(accumulator.val) is ad.Zero:
+        return ()
+    return (accumulator.val, *getattr(accumulator, "more", ()))
+
+
+@functools.partial(jax.jit, static_argnames=("jaxpr", "linear", "zeros"))
+def _terms_of_jit(known, cotangents, *, jaxpr, linear, zeros):
+    """The cotangents that a linear function under ``jax.jit`` gives its arguments, not added."""
+    known, cotangents = iter(known), iter(cotangents)
+    args = [next(known) if x is None else x[0](x[1]) for x in linear]
+    cotangents = [next(cotangents) if aval is None else ad.Zero(aval) for aval in zeros]
+    inner, consts = open_jaxpr(jaxpr)
+    logs = autodiff.backward_pass3(inner, False, consts, args, cotangents)
+    return [_terms(x) for x in _values(args)], logs
+
+
+@weakref_lru_cache
+def _seen_through(jaxpr):
+    """The jaxpr where what functions under ``jax.jit`` pass on is one variable, before and behind.
+
+    Those that JAX inlines, in some versions before differentiation and in others after it, are
+    inlined.
+    """
+    equations = []
+
+    def visit(jaxpr, operands):
+        values = dict(zip(jaxpr.invars, operands, strict=True))
+
+        def read(atom):
+            return atom if isinstance(atom, Literal) else values.get(atom, atom)
+
+        for equation in jaxpr.eqns:
+            operands, params = [read(v) for v in equation.invars], equation.params
+            passed_on = {}
+            if getattr(equation.primitive, "prim", equation.primitive) is jit_p:
+                inner, consts = open_jaxpr(params["jaxpr"])
+                if params["inline"] and not consts and not inner.effects:
+                    values |= zip(equation.outvars, visit(inner, operands), strict=True)
+                    continue
+                given = dict(zip(inner.invars, operands, strict=True))
+                for v, x in zip(equation.outvars, inner.outvars, strict=True):
+                    if not isinstance(x, Literal) and x in given:
+                        passed_on[v] = given[x]
+            results = [type(v)(v.aval) for v in equation.outvars]
+            equations.append(equation.replace(invars=operands, outvars=results))
+            values |= zip(equation.outvars, results, strict=True)
+            values |= passed_on
+        return [read(v) for v in jaxpr.outvars]
+
+    results = visit(jaxpr, jaxpr.invars)
+    return jaxpr.replace(eqns=equations, outvars=results)
