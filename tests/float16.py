@@ -37,6 +37,9 @@ MORE = {
     "reduce_precision": lambda x, y: lax.reduce_precision(x, 5, 6),
 }
 
+#: JAX has singular values of float32 and wider types only; before 0.12 polyfit made float32 of it.
+NOT_FOR_HALVES = {"jnp.polyfit"}
+
 
 def _program(names):
     def program(x, y):
@@ -49,7 +52,7 @@ def _program(names):
 def main() -> None:
     warnings.simplefilter("ignore")
     present = [*functions("jnp"), *functions("jax.nn")]
-    names = [name for name in present if name in CALLS and name not in REFUSED]
+    names = [n for n in present if n in CALLS and n not in {*REFUSED, *NOT_FOR_HALVES}]
     every = [*MORE, *names]
     x, y = X.astype(np.float16), Y.astype(np.float16)
     for some in (every[i : i + 40] for i in range(0, len(every), 40)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -293,6 +295,15 @@ def test_programs_found_for_another_platform():
     (found,) = _row_programs(jax.make_jaxpr(lambda x: program(x))(X))
     assert found.kernels is rows.CPU
     with compiling_for("NVIDIA H100"):
-        function = jax.jit(lambda *xs: rows.rows_p.bind(*xs, program=found))
-        traced = function.trace(*(X,) * len(found.invars))
-        assert KERNEL not in traced.lower(lowering_platforms=("cuda",)).as_text()
+        (for_gpu,) = _row_programs(jax.make_jaxpr(lambda x: program(x))(X))
+        of_gpu = _compiled(for_gpu)
+        assert "triton" in of_gpu and "stablehlo.maximum" not in of_gpu
+        # Equations know the mesh that they were traced with; so the GPU's, with the CPU's kernels.
+        of_cpu = _compiled(dataclasses.replace(for_gpu, kernels=rows.CPU))
+        assert KERNEL not in of_cpu and "stablehlo.maximum" in of_cpu
+
+
+def _compiled(program):
+    function = jax.jit(lambda *xs: rows.rows_p.bind(*xs, program=program))
+    traced = function.trace(*(X,) * len(program.invars))
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
