@@ -26,6 +26,7 @@ from repjax.primitives.interpret import (
     TURN_X64_OFF,
     Context,
     RefusedError,
+    as_bytes,
     bind_exact,
     is_inexact,
     program,
@@ -301,7 +302,6 @@ def plain_rule(stock_name: str, primitive, keep: tuple[str, ...] = (), formats=F
 # Those whose bodies are of any format, float64 too: JAX's draws in it are made of them.
 _OF_ANY_FORMAT = {"add": add_p, "add_any": add_p, "sub": sub_p, "mul": mul_p, "neg": neg_p}
 _OF_FORMATS = {
-    "div": div_p,
     "sqrt": sqrt_p,
     "rsqrt": rsqrt_p,
     "rem": rem_p,
@@ -313,7 +313,32 @@ for _name, _primitive in {**_OF_ANY_FORMAT, **_OF_FORMATS}.items():
     plain_rule(_name, _primitive, formats=_formats)
     CODE_SIZE[_name] = 1
 CODE_SIZE |= {"integer_pow": 2, "convert_element_type": 1, "floor": 1, "ceil": 1, "round": 1}
-CODE_SIZE["iota"] = 0
+CODE_SIZE |= {"div": 1, "iota": 0}
+
+
+def _integer_quotient(x, y):
+    """x / y of integers, rounded towards zero; -1, which has all bits, where y is 0.
+
+    That is what XLA gives for ``x / y``; from 0.11 on it gives 1 for ``x / x`` even where x is 0.
+    """
+    if isinstance(y, np.ndarray | np.generic) and np.all(y):
+        return lax.div(x, y)
+    x, y = canonical.broadcast(x, y)
+    is_zero = y == 0
+    minus_one = lax.full_like(x, lax.bitwise_not(np.zeros((), x.dtype)))
+    return lax.select(is_zero, minus_one, lax.div(x, lax.select(is_zero, lax.full_like(y, 1), y)))
+
+
+@rule("div")
+def _quotient(context, operands, params):
+    del params  # they ask for less than correct rounding
+    if any(map(is_inexact, map(jax.typeof, operands))):
+        require_format(context, operands)
+        return div_p.bind(*operands)
+    quotient = _integer_quotient(*map(as_bytes, operands))
+    return lax.convert_element_type(quotient, jax.typeof(operands[0]).dtype)
+
+
 plain_rule("integer_pow", integer_pow_p, keep=("y",))
 plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
 

@@ -30,7 +30,7 @@ _ARITHMETIC = (
 )
 _KEYS = "random_clone random_unwrap random_wrap"
 _INTEGER = (
-    "add add_any sub mul div rem neg square integer_pow pow mulhi population_count clz "
+    "add add_any sub mul rem neg square integer_pow pow mulhi population_count clz "
     "eq_to lt_to le_to and or xor not shift_left shift_right_logical shift_right_arithmetic "
     "convert_element_type bitcast_convert_type threefry2x32 iota_2x32_shape "
     "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor "

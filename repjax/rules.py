@@ -249,5 +249,12 @@ def _platform(platforms) -> int:
 
 @rule("remat2", "checkpoint", structural=True)
 def remat(context: Context, operands, params):
-    jaxpr, _ = open_jaxpr(_rewritten(context, params["jaxpr"], operands))
+    jaxpr, consts = open_jaxpr(_rewritten(context, params["jaxpr"], operands))
+    if consts:  # for which the equation has no place
+
+        def program(consts, operands):
+            return jax.core.eval_jaxpr(jaxpr, consts, *operands)
+
+        closed = jax.make_jaxpr(program)(list(consts), [v.aval for v in jaxpr.invars])
+        operands, (jaxpr, _) = [*consts, *operands], open_jaxpr(closed)
     return stock.remat_p.bind(*operands, **{**params, "jaxpr": jaxpr})

@@ -43,7 +43,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -54,6 +55,10 @@ TOGETHER = 6  # programs that are compiled as one
 CHUNK = 48  # programs between two looks at the clock
 #: Refusals that docs/numerics.md states, as expressions.
 DOCUMENTED = ("ragged_dot_general expected group_sizes of one dimension",)
+#: Functions that versions of JAX state as other graphs (docs/numerics.md, sections 3, 9 and 12), and
+#: conditionals, of which second derivatives differ.
+OF_A_VERSION = re.compile(r"\bjnp\.(sinc|hypot|polyval|i0|ldexp|log2)\b")
+CONDITIONAL = re.compile(r"\blax\.(cond|switch)\b")
 #: Primitives that programs do not have, by the reason.
 NOT_REACHED = {
     "needs several devices, as tests/test_devices.py has": "all_gather all_gather_invariant "
@@ -409,10 +414,26 @@ def refusals(error: str) -> list[str]:
     return found or [error]
 
 
-def compare(answers: dict[str, dict[str, Answer]]) -> tuple[str, list[Find]]:
-    """What comes out for one program: same, refused, plain or found, and the finds."""
+def is_of_a_version(program) -> bool:
+    """Whether versions of JAX are documented to state it otherwise."""
+    from random_programs import DERIVATIVES
+
+    texts = [text for _, text in program["statements"]]
+    names = program["transforms"]
+    derivatives = sum(name in DERIVATIVES for name in names) + names.count("grad_of_grad")
+    has_conditionals = "cond" in names or any(map(CONDITIONAL.search, texts))
+    return any(map(OF_A_VERSION.search, texts)) or (has_conditionals and derivatives > 1)
+
+
+def compare(
+    answers: dict[str, dict[str, Answer]], versions: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, list[Find]]:
+    """What comes out for one program: same, refused, plain or found, and the finds.
+
+    With ``versions``, of JAX by setting, only settings of one version have to agree.
+    """
     finds, refused, plain = [], set(), set()
-    reference: dict[str, tuple[tuple[str, str], list[str]]] = {}
+    reference: dict[tuple, tuple[tuple[str, str], list[str]]] = {}
     for name, by_way in answers.items():
         for way, answer in by_way.items():
             place = (name, way)
@@ -428,6 +449,7 @@ def compare(answers: dict[str, dict[str, Answer]]) -> tuple[str, list[Find]]:
                     finds.append(Find("error", (place,), answer["error"]))
                 continue
             family = "batched" if way in ("loop", "vmap", "map") else "single"
+            family = (family, versions.get(name))
             first, digests = reference.setdefault(family, (place, answer["digests"]))
             if digests != answer["digests"]:
                 at = [
@@ -597,10 +619,15 @@ class Fuzzer:
         results = []
         for program in programs:
             by_setting = {name: answers[program["seed"]][name] for name in self.workers}
-            outcome, finds = compare(by_setting)
+            outcome, finds = compare(by_setting, self._versions(program))
             self.counts[outcome] += 1
             results.append((program, outcome, finds))
         return results
+
+    def _versions(self, program) -> dict[str, str]:
+        if not is_of_a_version(program):
+            return {}
+        return {name: worker.info["jax"] for name, worker in self.workers.items() if worker.info}
 
     def repeats(self, program, find: Find) -> bool:
         """Whether a program, by itself, comes out as a find says."""
@@ -608,7 +635,7 @@ class Fuzzer:
         for name in dict.fromkeys(name for name, _ in find.places):
             ways = [way for other, way in find.places if other == name]
             answers[name] = self.workers[name].ask([program], [ways])[0]
-        _, finds = compare(answers)
+        _, finds = compare(answers, self._versions(program))
         return any(other.signature == find.signature for other in finds)
 
 
