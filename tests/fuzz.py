@@ -55,9 +55,10 @@ TOGETHER = 6  # programs that are compiled as one
 CHUNK = 48  # programs between two looks at the clock
 #: Refusals that docs/numerics.md states, as expressions.
 DOCUMENTED = ("ragged_dot_general expected group_sizes of one dimension",)
-#: Functions that versions of JAX state as other graphs (docs/numerics.md, sections 3, 9 and 12), and
-#: conditionals, of which second derivatives differ.
-OF_A_VERSION = re.compile(r"\bjnp\.(sinc|hypot|polyval|i0|ldexp|log2)\b")
+#: Functions whose derivatives versions of JAX state as other graphs, beside those that
+#: tests/library.py lists; and conditionals, of which second derivatives differ (docs/numerics.md,
+#: section 9).
+OF_A_VERSION = ("jnp.i0", "jnp.ldexp", "jnp.polyval")
 CONDITIONAL = re.compile(r"\blax\.(cond|switch)\b")
 #: Primitives that programs do not have, by the reason.
 NOT_REACHED = {
@@ -416,13 +417,17 @@ def refusals(error: str) -> list[str]:
 
 def is_of_a_version(program) -> bool:
     """Whether versions of JAX are documented to state it otherwise."""
+    from library import REWRITTEN
     from random_programs import DERIVATIVES
 
     texts = [text for _, text in program["statements"]]
+    called = {name for text in texts for name in re.findall(r"\b(?:jnp|jax)[\w.]+", text)}
     names = program["transforms"]
     derivatives = sum(name in DERIVATIVES for name in names) + names.count("grad_of_grad")
     has_conditionals = "cond" in names or any(map(CONDITIONAL.search, texts))
-    return any(map(OF_A_VERSION.search, texts)) or (has_conditionals and derivatives > 1)
+    return not called.isdisjoint({*REWRITTEN, *OF_A_VERSION}) or (
+        has_conditionals and derivatives > 1
+    )
 
 
 def compare(
