@@ -26,7 +26,6 @@ from repjax.primitives.interpret import (
     TURN_X64_OFF,
     Context,
     RefusedError,
-    as_bytes,
     bind_exact,
     is_inexact,
     program,
@@ -335,8 +334,7 @@ def _quotient(context, operands, params):
     if any(map(is_inexact, map(jax.typeof, operands))):
         require_format(context, operands)
         return div_p.bind(*operands)
-    quotient = _integer_quotient(*map(as_bytes, operands))
-    return lax.convert_element_type(quotient, jax.typeof(operands[0]).dtype)
+    return _integer_quotient(*operands)
 
 
 plain_rule("integer_pow", integer_pow_p, keep=("y",))

@@ -231,6 +231,14 @@ def _bind_exact(context: Context, operands, params) -> list[Any]:
         return results if primitive.multiple_results else [results]
     if primitive.name in ON_BYTES and any(map(is_of_bits, operands)):
         return _bind_on_bytes(equation, operands, params)
+    if primitive.name == "convert_element_type":
+        operands = list(map(as_bytes, operands))
+    if primitive.name in ("population_count", "clz") and any(map(is_of_bits, operands)):
+        raise RefusedError(
+            f"{primitive.name} expected integers of 8 bits or more, received "
+            f"{jax.typeof(operands[0]).dtype}, of which XLA counts bits that it does not have; "
+            "convert with .astype('int8') before it"
+        )
     is_function_of_floats = all(
         any(is_inexact(v.aval) for v in side) for side in (equation.invars, equation.outvars)
     )
@@ -248,11 +256,19 @@ def is_of_bits(x) -> bool:
 
 
 def as_bytes(x):
-    """An array of such integers with 8 bits; any other as it is."""
+    """An array of such integers with 8 bits; any other as it is.
+
+    XLA computes with 8 bits and cuts off what is too much where a value is stored, or converted to
+    more than 8: so a sum that it does not store may have more bits than its type.
+    """
     if not is_of_bits(x):
         return x
-    is_signed = jax.dtypes.issubdtype(jax.typeof(x).dtype, np.signedinteger)
-    return jax.lax.convert_element_type(x, np.int8 if is_signed else np.uint8)
+    dtype = jax.typeof(x).dtype
+    is_signed = jax.dtypes.issubdtype(dtype, np.signedinteger)
+    x = jax.lax.convert_element_type(x, np.int8 if is_signed else np.uint8)
+    unused = x.dtype.type(8 - jax.dtypes.itemsize_bits(dtype))
+    shift = jax.lax.shift_right_arithmetic if is_signed else jax.lax.shift_right_logical
+    return shift(jax.lax.shift_left(x, jax.lax.full_like(x, unused)), jax.lax.full_like(x, unused))
 
 
 def _bind_on_bytes(equation, operands, params) -> list[Any]:
