@@ -81,7 +81,8 @@ def _without_references(jaxpr):
     if any(isinstance(x, jax.Ref) for x in consts):
         raise TypeError(
             "repjax.reproducible: expected arrays, received a reference (jax.new_ref) from outside "
-            "the function; pass its value and return the new one, or use repjax_enable instead"
+            "the function, as JAX makes with jax_error_checking_behavior_nan and _divide; pass its "
+            "value and return the new one, turn the options off, or use repjax_enable instead"
         )
     if any("MutableArray" in type(effect).__name__ for effect in inner.effects):
         return discharge_state(jaxpr)
