@@ -171,9 +171,10 @@ def _values(name: str) -> list:
 
 @pytest.mark.parametrize("name", ["nan", "divide"])
 def test_checks_for_errors_are_named_where_they_are_refused(name):
-    with _set(f"jax_error_checking_behavior_{name}", "raise"):
-        with pytest.raises(TypeError, match="jax_error_checking_behavior_nan and _divide"):
-            repjax.reproducible(lambda x: x / x)(np.float32([1, 2]))
+    expected = "jax_error_checking_behavior_nan and _divide"
+    option = f"jax_error_checking_behavior_{name}"
+    with _set(option, "raise"), pytest.raises(TypeError, match=expected):
+        repjax.reproducible(lambda x: x / x)(np.float32([1, 2]))
 
 
 TRIED = [
