@@ -389,9 +389,9 @@ Which functions of `jax.numpy` and its relatives repjax covers, each tried with 
 float32 matrices (`tests/library.py`). `tests/test_library.py` compares this page with what happens
 in every supported version of JAX; the page is written by `python tests/library.py`.
 
-What is covered are primitives ([numerics.md](numerics.md#16-stock-primitives)), so that these lists
-are not all there is: any function made of covered primitives works. A function listed here as
-covered may still refuse other arguments, such as complex128 or float64.
+What is covered are [primitives](primitives.md), so that these lists are not all there is: any
+function made of covered primitives works. A function listed here as covered may still refuse other
+arguments, such as complex128 or float64.
 
 ## Refused
 
@@ -401,7 +401,7 @@ covered may still refuse other arguments, such as complex128 or float64.
 
 ## Rewritten by JAX
 
-These are covered, but they are composite functions ([numerics.md, section
+These functions are covered. They are composite functions ([numerics.md, section
 12](numerics.md#12-composite-functions)) that versions of JAX from 0.10.2 to 0.12.0 state as
 different graphs, so that their bits follow the version of JAX:
 

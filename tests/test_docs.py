@@ -1,7 +1,8 @@
-"""The documentation agrees with the code: its lists of primitives do, and its examples run."""
+"""The documentation agrees with the code and with the results: lists, tables, links, examples."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 import re
@@ -10,21 +11,17 @@ import sys
 
 import jax
 import pytest
+import stock_primitives
 
 import repjax
-from repjax.primitives.interpret import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
 
 ROOT = pathlib.Path(__file__).parent.parent
 NUMERICS = ROOT / "docs" / "numerics.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-
-#: What numerics.md says in front of each list of names.
-LISTS = {
-    "**Made of other programs, which are interpreted:**": STRUCTURAL,
-    "**Taken as they stand, whatever the operands:**": EXACT,
-    "**Taken as they stand where no operand or result is floating-point:**": EXACT_ON_INTEGERS,
-    "**Of complex numbers, beside data movement:**": COMPLEX.keys(),
-}
+#: Pages whose examples print digests.
+DIGESTS = [ROOT / "README.md", ROOT / "docs" / "repdl.md"]
+#: Environments in which XLA computes as other machines would.
+MACHINES = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
 
 
 def test_the_version_is_the_contracts():
@@ -32,15 +29,74 @@ def test_the_version_is_the_contracts():
     assert title == f"# Numerics: the contract, version {repjax.CONTRACT_VERSION}"
 
 
-def test_every_rule_has_a_row_and_every_row_a_rule():
-    rows = re.findall(r"^\| `([\w-]+)` \| [\d, ]+ \|$", NUMERICS.read_text(), re.MULTILINE)
-    assert rows == sorted(RULES.keys() - STRUCTURAL)
+def test_every_rule_has_a_section():
+    assert stock_primitives.undefined() == set()
 
 
-@pytest.mark.parametrize("heading", LISTS)
-def test_lists_are_the_codes(heading):
-    paragraph = NUMERICS.read_text().split(heading)[1].split("\n\n")[0]
-    assert re.findall(r"`([\w-]+)`", paragraph) == sorted(LISTS[heading])
+@pytest.mark.parametrize("number", stock_primitives.SECTIONS)
+def test_a_section_names_the_primitives_that_it_defines(number):
+    text = stock_primitives.sections()[number]
+    names = stock_primitives.SECTIONS[number]
+    assert [n for n in names if not re.search(f"`{re.escape(n)}[`(]", text)] == []
+
+
+def test_the_list_of_stock_primitives_is_the_codes():
+    assert stock_primitives.PAGE.read_text() == stock_primitives.page(), stock_primitives.__doc__
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("tables")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_results(page, tables):
+    assert page.read_text() == tables.filled(page.read_text()), tables.__doc__
+
+
+def test_a_table_with_another_figure_is_noticed(tables):
+    page = (ROOT / "docs" / "speed.md").read_text()
+    figure = re.search(r"\| (\d+\.\d\d) \|", page)
+    changed = f"{page[: figure.start(1)]}0.01{page[figure.end(1) :]}"
+    assert tables.filled(changed) == page != changed
+
+
+def test_the_readme_counts_what_is_covered():
+    count = re.search(
+        r"^(\d+) functions\. ", (ROOT / "docs" / "coverage.md").read_text(), re.MULTILINE
+    )
+    assert f"[{count[1]} functions of JAX's libraries]" in (ROOT / "README.md").read_text()
+
+
+def _anchors(page: pathlib.Path) -> set[str]:
+    """Those of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith(("http:", "https:")):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in _anchors(target), link
+
+
+def _sources() -> list[pathlib.Path]:
+    folders = ("repjax", "primitives", "models", "tests", "benchmarks", "examples")
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py")] + PAGES
+
+
+def test_cited_sections_exist():
+    numbers = stock_primitives.sections().keys()
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    for path in _sources():
+        for cited in re.findall(r"\bsections? (\d+(?:(?:,| and) \d+)*)", path.read_text()):
+            assert {int(n) for n in re.findall(r"\d+", cited)} <= numbers, f"{path}: {cited}"
 
 
 def _python(page) -> str:
@@ -75,15 +131,19 @@ def test_examples_run(page):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
-def test_the_examples_of_the_readme_print_the_same_bits_on_another_machine():
-    """From the draws of their parameters on; plain JAX's draws differ, as the page says."""
-    machines = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
-    program = _python(ROOT / "README.md")
-    assert program.count("print(repjax.digest(") == 2
-    first, second = (_run(program, **machine) for machine in machines)
+@pytest.mark.parametrize("page", DIGESTS, ids=lambda page: page.name)
+def test_examples_print_the_same_bits_on_another_machine(page):
+    """From the draws of their parameters on."""
+    program = _python(page)
+    assert program.count("print(repjax.digest(") == 1
+    first, second = (_run(program, **machine) for machine in MACHINES)
     assert first == second
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
+def test_draws_of_plain_jax_differ_on_another_machine():
     if "fma" in pathlib.Path("/proc/cpuinfo").read_text().split():
         draw = "jax.random.normal(jax.random.key(0), (100, 100))"
         plain = f"import jax, repjax; print(repjax.digest({draw}))"
-        first, second = (_run(plain, **machine) for machine in machines)
+        first, second = (_run(plain, **machine) for machine in MACHINES)
         assert first != second

@@ -1,0 +1,240 @@
+"""The tables of measurements in the documentation, made of the files in benchmarks/results.
+
+    python benchmarks/tables.py
+
+Writes anew what README.md and the pages of docs have between ``<!-- results: NAME -->`` and
+``<!-- end of results -->``: the table that the function of that name in :data:`TABLES` makes.
+No other figure of speed stands in these pages; tests/test_docs.py compares the tables.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+#: The runs of benchmarks/contractions.py, by the kernel that they are of.
+PRODUCTS = {
+    "AVX-512 with VNNI": "contractions",
+    "AVX-512": "contractions-avx512",
+    "AMX": "contractions-amx",
+}
+ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
+
+#: The cases of benchmarks/cpu.py that reduce rows or columns.
+_ROWS = ("reduce_", "variance", "softmax", "layer norm")
+
+Row = dict[str, str]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def read(name: str) -> list[list[Row]]:
+    """The tables of a file of results: of each its rows, as cells by the title of the column.
+
+    Of titles that occur twice, such as ``ratio``, each has that of the column before in front.
+    """
+    tables = []
+    for block in re.findall(r"(?:^\|.*\n)+", (RESULTS / f"{name}.md").read_text(), re.MULTILINE):
+        titles, _, *rows = map(cells, block.splitlines())
+        titles = [
+            f"{before}: {title}" if titles.count(title) > 1 else title
+            for before, title in zip(["", *titles], titles, strict=False)
+        ]
+        tables.append([dict(zip(titles, row, strict=True)) for row in rows])
+    return tables
+
+
+def cases(name: str, *starts: str) -> dict[str, Row]:
+    """The rows of a file's first table whose names start so, by name."""
+    return {row["case"]: row for row in read(name)[0] if row["case"].startswith(starts or "")}
+
+
+def heading(name: str) -> dict[str, str]:
+    """What a file of results says in front of its tables: device, versions, kernel."""
+    return dict(re.findall(r"^([\w ]+): (.*?)  $", (RESULTS / f"{name}.md").read_text(), re.M))
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    marks = ["---"] + ["---:"] * (len(titles) - 1)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [titles, marks, *rows])
+
+
+def span(values: Iterable[str | float]) -> str:
+    """The smallest and the largest."""
+    values = sorted(map(float, values))
+    return f"{values[0]:.2f} to {values[-1]:.2f}"
+
+
+# --- the tables -------------------------------------------------------------------------
+
+
+def measured() -> str:
+    """Which file was measured on what."""
+    programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "contractions")}
+    programs |= {"devices": "devices", "training": "training"}
+    rows = []
+    for name, program in programs.items():
+        info = heading(name)
+        kernel = info.get("contractions", "").removeprefix("compiled kernel, ")
+        command = f"python benchmarks/{program}.py --output benchmarks/results/{name}"
+        if name in PRODUCTS.values():
+            command = f"REPJAX_NATIVE={kernel} {command}"
+        link = f"[{name}](../benchmarks/results/{name}.md)"
+        rows.append([link, info["cpu"], info["jax"], f"`{command}`"])
+    return table(["results", "CPU", "jax", "command"], rows).replace("---:", "---")
+
+
+def summary() -> str:
+    """Ratios by family of operations: the fastest, the median and the slowest case."""
+    steps = [row for name, row in cases("cpu").items() if "training step" in name]
+    families = {
+        "training steps": [row["ratio"] for row in steps],
+        "training steps: the first call, which traces and compiles": [
+            float(row["repjax, s"]) / float(row["first call: plain, s"]) for row in steps
+        ],
+        "training steps, split over 2 devices": [
+            row["ratio"] for name, row in cases("devices").items() if "2 devices" in name
+        ],
+        **{
+            f"matrix products and convolutions, `{order}`".replace(", HIGHEST`", "`, `HIGHEST`"): [
+                row[f"{order}: ratio"] for row in cases("contractions").values()
+            ]
+            for order in ORDERS
+        },
+        "elementwise operations and functions": [
+            row["ratio"] for row in cases("cpu", "elementwise").values()
+        ],
+        "sums, extrema, softmax, layer norm": [
+            row["ratio"] for row in cases("cpu", *_ROWS).values()
+        ],
+    }
+    return table(
+        ["time as a ratio to plain JAX", "fastest case", "median", "slowest case"],
+        (
+            [name, *(f"{f(list(map(float, ratios))):.2f}" for f in (min, statistics.median, max))]
+            for name, ratios in families.items()
+        ),
+    )
+
+
+def _cases(*starts: str, first_call: bool = False) -> str:
+    titles = ["plain, ms", "repjax, ms", "ratio"]
+    titles += ["first call: plain, s", "repjax, s"] if first_call else []
+    return table(
+        ["case", *titles],
+        ([name, *(row[title] for title in titles)] for name, row in cases("cpu", *starts).items()),
+    )
+
+
+def programs() -> str:
+    starts = ("LeNet-5", "transformer", "ResNet", "larger", "language", "dispatch")
+    return _cases(*starts, first_call=True)
+
+
+def large_classes() -> str:
+    return _cases("cross-entropy", "embeddings")
+
+
+def linear_algebra() -> str:
+    return _cases("Cholesky", "LU", "QR", "eigh", "SVD", "solve")
+
+
+def fourier() -> str:
+    return _cases("rfft", "fft2", "complex")
+
+
+def _by_size(sizes: dict[str, str], *starts: str) -> str:
+    """The ratios of operations that were measured in two sizes."""
+    found = cases("cpu", *starts)
+    names = dict.fromkeys(name.rpartition(" [")[0] for name in found)
+    rows = ([name, *(found[f"{name} [{size}]"]["ratio"] for size in sizes)] for name in names)
+    return table(["ratio to plain JAX", *sizes.values()], rows)
+
+
+def elementwise() -> str:
+    sizes = {"65536": "65,536 elements", "16777216": "16,777,216 elements"}
+    return _by_size(sizes, "elementwise").replace("| elementwise ", "| ")
+
+
+def rows() -> str:
+    sizes = {"64x1024": "64 rows of 1,024", "16384x1024": "16,384 rows of 1,024"}
+    return _by_size(sizes, *_ROWS)
+
+
+def products() -> str:
+    """The range of the ratios, by kind of product and kernel."""
+    kinds = {
+        "matrix products, attention": ("dot", "attention"),
+        "of these, square ones of 1,024 and 2,048": ("dot 1024x1024", "dot 2048x2048"),
+        "convolutions, with both gradients": ("ResNet", "1x1", "LeNet"),
+    }
+    rows = []
+    for kind, starts in kinds.items():
+        for kernel, name in PRODUCTS.items():
+            found = cases(name, *starts).values()
+            spans = (span(row[f"{order}: ratio"] for row in found) for order in ORDERS)
+            rows.append([kind, kernel, *spans])
+    return table(["ratio to plain JAX", "kernel", *ORDERS], rows).replace("---:", "---", 1)
+
+
+def devices() -> str:
+    found = cases("devices")
+    names = dict.fromkeys(re.sub(r", \d devices", "", name) for name in found)
+    rows = []
+    for name in names:
+        network, way = name.split(", ")
+        ratios = (found[f"{network}, {count} devices, {way}"]["ratio"] for count in (2, 8))
+        rows.append([f"{network}, `{way}`", *ratios])
+    return table(["ratio to plain JAX on the same devices", "2 devices", "8 devices"], rows)
+
+
+def errors() -> str:
+    """The largest errors of products."""
+    titles = ["plain", "plain, TF32 inputs", "float64, rounded", *ORDERS]
+    return table(
+        ["data", *titles],
+        (
+            [row["data"], *(row[title].split(" / ")[0] for title in titles)]
+            for row in read("contractions")[1]
+        ),
+    )
+
+
+def training() -> str:
+    """The accuracy on examples held out."""
+    ways, accuracy = ("plain", *ORDERS), {}
+    for row in read("training")[0]:
+        accuracy.setdefault(f"{row['network']}, seed {row['seed']}", []).append(row["accuracy"])
+    return table(["network and data", *ways], ([name, *row] for name, row in accuracy.items()))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    function.__name__: function
+    for function in (
+        *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
+        *(rows, products, devices, errors, training),
+    )
+}
+
+
+def filled(page: str) -> str:
+    """The text of a page with its tables made anew."""
+    return re.sub(
+        r"(<!-- results: (\w+) -->\n\n).*?(<!-- end of results -->)",
+        lambda match: f"{match[1]}{TABLES[match[2]]()}\n\n{match[3]}",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))

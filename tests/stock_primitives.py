@@ -1,0 +1,120 @@
+"""The stock primitives that repjax covers, as docs/primitives.md lists them.
+
+python tests/stock_primitives.py     write docs/primitives.md
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import textwrap
+from collections.abc import Iterable
+
+import repjax  # noqa: F401 - which fills the tables
+from repjax.primitives.interpret import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
+
+DOCS = pathlib.Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "primitives.md"
+
+#: Which section of docs/numerics.md says what a primitive gives for floating-point operands.
+SECTIONS = {
+    number: names.split()
+    for number, names in {
+        1: "bitcast_convert_type eq_to le_to lt_to",
+        2: """add add_any ceil convert_element_type div floor integer_pow iota mul neg nextafter
+            one_minus_square polynomial pow reduce_precision rem round rsqrt sqrt square sub""",
+        3: """acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp
+            exp2 expm1 lgamma log log1p log2 logistic pow sin sinh tan tanh""",
+        4: """all_gather_invariant argmax argmin cumlogsumexp cummax cummin cumprod cumsum
+            device_put mesh_cast pmax pmin psum psum_invariant pvary reduce reduce_max reduce_min
+            reduce_prod reduce_scatter reduce_sum reduce_window reshard top_k""",
+        5: "conv_general_dilated dot_general ragged_dot_general scaled_matmul",
+        6: """reduce_window_max reduce_window_min reduce_window_sum select_and_gather_add
+            select_and_scatter_add""",
+        7: "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub",
+        8: "sort",
+        17: "cholesky eigh geqrf householder_product lu qr svd triangular_solve",
+        19: "fft",
+        20: "bessel_i0e bessel_i1e polygamma zeta",
+        10: "random_bits random_fold_in random_gamma random_seed random_split",
+    }.items()
+}
+
+_PAGE = """# Stock primitives
+
+Every primitive of JAX that repjax covers. Any other one is refused
+([section 13](numerics.md#13-what-is-refused)), unless JAX or another library defines the primitive
+as a function written in JAX ([section 12](numerics.md#12-composite-functions)). References
+(`jax.new_ref`) are turned into values first, so that reading, writing and adding in place are
+`gather`, `scatter`, `add` and the like.
+
+[coverage.md](coverage.md) has the same by function of `jax.numpy` and its relatives.
+`python tests/stock_primitives.py` writes this page from the tables of the code, and
+`tests/test_docs.py` compares the two.
+
+## With a definition for floating-point operands
+
+| section of the contract | primitives |
+|---|---|
+{sections}
+
+## Made of other programs, which are interpreted
+
+{interpreted}
+
+## Taken as they stand, whatever the operands
+
+{exact}
+
+## Taken as they stand where no operand or result is floating-point
+
+{integers}
+
+## Defined for complex numbers, besides data movement
+
+[Section 19](numerics.md#19-complex-numbers-and-fourier-transforms) defines them.
+
+{complex}
+"""
+
+
+def sections() -> dict[int, str]:
+    """The text of each section of docs/numerics.md, its title first."""
+    parts = re.split(r"^## (?=\d)", (DOCS / "numerics.md").read_text(), flags=re.MULTILINE)
+    return {int(part.split(".")[0]): part for part in parts[1:]}
+
+
+def page() -> str:
+    """The text of docs/primitives.md."""
+    defined = {name for names in SECTIONS.values() for name in names}
+    rows = []
+    for number, text in sections().items():
+        if number in SECTIONS:
+            title = text.splitlines()[0]
+            anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+            rows.append(f"| [{title}](numerics.md#{anchor}) | {_list(SECTIONS[number])} |")
+    return _PAGE.format(
+        sections="\n".join(rows),
+        interpreted=_paragraph(STRUCTURAL - defined),
+        exact=_paragraph(EXACT),
+        integers=_paragraph(EXACT_ON_INTEGERS),
+        complex=_paragraph(COMPLEX),
+    )
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _paragraph(names: Iterable[str]) -> str:
+    return textwrap.fill(_list(names), 100, break_on_hyphens=False)
+
+
+def undefined() -> set[str]:
+    """Rules for floating-point operands that no section is said to define, and the reverse."""
+    defined = {name for names in SECTIONS.values() for name in names}
+    return (RULES.keys() - STRUCTURAL - defined) | (defined - RULES.keys() - COMPLEX.keys())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
