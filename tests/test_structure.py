@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 
+import conftest
 import pytest
 
 from repjax.primitives import native_sources
@@ -108,3 +109,12 @@ def test_wheel_holds_every_package(tmp_path):
         for path in (ROOT / folder).rglob("*.py")
     }
     assert held == here
+
+
+def test_the_table_of_what_runs_where_names_tests():
+    tests = pathlib.Path(__file__).parent
+    for file in (*conftest.OF_ONE_VERSION, *conftest.NOT_IN_THE_MIDDLE):
+        assert (tests / f"test_{file}.py").exists(), file
+    for name in conftest.SLOW:
+        file, _, function = name.partition("[")[0].partition("::")
+        assert f"def {function}(" in (tests / f"test_{file}.py").read_text(), name
