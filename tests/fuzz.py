@@ -55,10 +55,10 @@ TOGETHER = 6  # programs that are compiled as one
 CHUNK = 48  # programs between two looks at the clock
 #: Refusals that docs/numerics.md states, as expressions.
 DOCUMENTED = ("ragged_dot_general expected group_sizes of one dimension",)
-#: Functions whose derivatives versions of JAX state as other graphs, beside those that
-#: tests/library.py lists; and conditionals, of which second derivatives differ (docs/numerics.md,
-#: section 9).
-OF_A_VERSION = ("jnp.i0", "jnp.ldexp", "jnp.polyval")
+#: Functions that versions of JAX state as other graphs, or their derivatives, beside those that
+#: tests/library.py lists; and conditionals, whose second derivatives differ (docs/numerics.md,
+#: sections 9 and 12).
+OF_A_VERSION = ("jnp.i0", "jnp.ldexp", "jnp.polyval", "lax.igamma", "lax.igammac")
 CONDITIONAL = re.compile(r"\blax\.(cond|switch)\b")
 #: Primitives that programs do not have, by the reason.
 NOT_REACHED = {
@@ -421,7 +421,7 @@ def is_of_a_version(program) -> bool:
     from random_programs import DERIVATIVES
 
     texts = [text for _, text in program["statements"]]
-    called = {name for text in texts for name in re.findall(r"\b(?:jnp|jax)[\w.]+", text)}
+    called = {name for text in texts for name in re.findall(r"\b(?:jnp|jax|lax)\.[\w.]+", text)}
     names = program["transforms"]
     derivatives = sum(name in DERIVATIVES for name in names) + names.count("grad_of_grad")
     has_conditionals = "cond" in names or any(map(CONDITIONAL.search, texts))
