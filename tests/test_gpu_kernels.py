@@ -186,7 +186,7 @@ def test_digits_are_exact(t):
                     order_independent.digit_dot,
                     dimension_numbers=numbers,
                     t=t,
-                    dot_of_integers=functools.partial(contractions.dot_of_integers, interpret=True),
+                    exact_dot=functools.partial(contractions.exact_dot, interpret=True),
                 )
             )(lhs, rhs)
             # In two parts, so that no sum is too large.

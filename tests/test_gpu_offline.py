@@ -135,15 +135,16 @@ def test_large_products():
 def test_races(target, only):
     """In random orders, all our kernels have the same bits; without barriers, that is noticed.
 
-    Some barriers and waits spare others, which Triton has nevertheless.
+    Some barriers and waits spare others, which Triton has nevertheless: it waits for each product
+    of int8 by itself.
     """
     rows = command("--targets", target, "--races", "--only", *only)
     names = [case.name for case, _ in gpu_offline.racing()]
     assert_clean(rows, sum(name.startswith(tuple(only)) for name in names))
     counts = {row["case"]: (row["missed"], row["synchronizations"]) for row in rows}
     for name, (missed, count) in counts.items():
-        pipelined = name.startswith("tile, order_independent NN")
-        assert missed == count or (pipelined and missed >= count * 3 / 4), counts
+        pipelined = name.startswith("tile, order_independent")
+        assert missed == count or (pipelined and missed >= count / 5), counts
         assert count or not name.startswith(("tile", "rows", "dot", "conv"))
 
 
