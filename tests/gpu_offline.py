@@ -52,7 +52,7 @@ from ptx_emulator import (
 )
 
 import repjax
-from repjax.primitives.gpu import contractions
+from repjax.primitives.gpu import contractions, sums
 from repjax.verify import conformance, vectors
 
 # --- devices ------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class Run(NamedTuple):
 
 
 #: The names of the kernels of ``primitives/gpu``.
-OWN = re.compile(r"(tiles|thin|rows|chain)(__\d+)?")
+OWN = re.compile(r"(tiles|thin|rows|chain|columns)(__\d+)?")
 
 
 class Choices(NamedTuple):
@@ -970,6 +970,8 @@ def racing() -> Iterator[tuple[vectors.Case, int]]:
             yield case._replace(name=f"tile, {case.name}", arguments=arguments), 1
     x = vectors.spread((1 << 14, 3), 210)
     yield vectors.Case("thin", lambda x: jax.numpy.einsum("ij,ij->i", x, x), (x,)), 1
+    x = vectors.spread((2100, 33), 211)
+    yield vectors.Case("columns", lambda x: x.sum(0), (x,)), 1
 
 
 def problems_of_races(target: str, case: vectors.Case, tiles: int) -> tuple[list[str], int, int]:
@@ -979,10 +981,11 @@ def problems_of_races(target: str, case: vectors.Case, tiles: int) -> tuple[list
     alone is missing, are missed.  Triton has some that others spare: not those of a whole kind.
     """
     programs, contractions._PROGRAMS = contractions._PROGRAMS, tiles
+    large, sums._LARGE = sums._LARGE, 0
     try:
         program = compile_for(target, case.program(), *case.arguments)
     finally:
-        contractions._PROGRAMS = programs
+        contractions._PROGRAMS, sums._LARGE = programs, large
     expected = conformance.compute(case, jax.devices("cpu")[0])
     choices = Choices(order=np.random.default_rng(len(case.name)), controls={})
     found = differences(program, case.arguments, expected, choices)

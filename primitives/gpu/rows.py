@@ -25,10 +25,11 @@ from repjax.primitives import canonical
 from repjax.primitives.arithmetic import canonicalize_p
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import BODIES, HALVES, in_float32
+from repjax.primitives.gpu import sums as columns
 from repjax.primitives.gpu import triton
 from repjax.primitives.gpu.contractions import offset
 from repjax.primitives.interpret import PREFIX, open_jaxpr
-from repjax.primitives.reduce import order, sums
+from repjax.primitives.reduce import order
 from repjax.primitives.reduce.extrema import reduce_max_p
 from repjax.primitives.reduce.sums import reduce_sum_p
 from repjax.primitives.rows import GPU, REDUCTIONS, SHORT, Rows, is_source, name_of
@@ -370,6 +371,6 @@ def pairwise(combine, xs, axis, *, interpret=False):
     jaxpr, _ = open_jaxpr(jax.make_jaxpr(sum_of_rows)(jax.ShapeDtypeStruct(x.shape, x.dtype)))
     shape = GPU.reduced(*jaxpr.eqns)
     if shape is None:
-        return sums.pairwise(combine, xs, axis)
+        return columns.pairwise(combine, xs, axis, interpret=interpret)
     program = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), shape, GPU)
     return evaluate(x, program=program, interpret=interpret)
