@@ -63,9 +63,9 @@ def compiles(test):
     return pytest.mark.gpu_offline(skip(test))
 
 
-def command(*arguments: str, flags: str = "") -> list[dict]:
+def command(*arguments: str, flags: str = "", script: pathlib.Path = SCRIPT) -> list[dict]:
     result = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [sys.executable, str(script), *arguments],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -160,6 +160,26 @@ def test_nothing_is_left_to_an_autotuner():
     only = ["--targets", "sm_90", "--only", *UNORDERED]
     rows = command(*only, flags="--xla_gpu_deterministic_ops=true")
     assert_clean(rows, sum(name.startswith(UNORDERED) for name in cases()))
+
+
+@compiles
+def test_costs():
+    """What docs/gpu.md says of some programs: launches, megabytes, and no spilled registers."""
+    limits = {
+        "product, order_independent": (16, 1300),
+        "product, order_independent, highest": (18, 1950),
+        "product of int32": (4, 480),
+        "product, sequential": (4, 605),
+        "sums of columns, 16384 x 16384": (4, 1120),
+        "rows, softmax, 8192 x 1024": (1, 68),
+    }
+    rows = command("--only", *limits, script=SCRIPT.with_name("gpu_cost.py"))
+    found = {row["program"]: row for row in rows}
+    assert found.keys() == limits.keys()
+    for name, (launches, megabytes) in limits.items():
+        row = found[name]
+        assert 0 < row["launches"] <= launches and 0 < row["MB"] <= megabytes, row
+        assert 0 < row["registers"] <= 255 and not row["spilled"], row
 
 
 @compiles
