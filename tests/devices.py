@@ -164,13 +164,13 @@ def split_terms(mesh, name, precision=None):
 
 def split_integers(mesh):
     """The digits of a product on GPUs, and the kernel that adds their products, interpreted."""
-    kernel = functools.partial(contractions.dot_of_integers, interpret=True)
-    dot = contract.integers_in_parts(kernel) if mesh else kernel
+    kernel = functools.partial(contractions.exact_dot, interpret=True)
+    dot = contract.words_in_parts(kernel) if mesh else kernel
     program = functools.partial(
         order_independent.digit_dot,
         dimension_numbers=(((0,), (0,)), ((), ())),
         t=22,
-        dot_of_integers=dot,
+        exact_dot=dot,
     )
     integers = np.random.default_rng(6).integers(-(1 << 22), 1 << 22, (4 * DEVICES, 5))
     split = NamedSharding(mesh, P("i")) if mesh else None

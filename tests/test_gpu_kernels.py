@@ -20,7 +20,7 @@ from test_contract import BODIES, CONVOLUTIONS, DATA, DOTS, KERNEL, assert_same_
 import repjax
 from repjax.primitives import contract, gpu, native
 from repjax.primitives.contract import order_independent
-from repjax.primitives.gpu import contractions, sums, triton
+from repjax.primitives.gpu import contractions, rows, sums, triton
 from repjax.primitives.reduce import cumulative
 from repjax.primitives.reduce import sums as reduce_sums
 
@@ -169,6 +169,43 @@ def test_sequential_sums(shape):
             assert_same_bits(actual, expected)
 
 
+@pytest.mark.parametrize("shape", [(70, 33), (2, 65, 3), (129, 1), (64, 200), (3, 70)])
+def test_large_sums_of_columns(shape, monkeypatch):
+    """XLA's kernel, ours, XLA's: the order of one tree."""
+    for name, value in (("_LARGE", 0), ("_TERMS", 4), ("_COLUMN_TERMS", 8)):
+        monkeypatch.setattr(sums, name, value)
+    kernel = functools.partial(rows.pairwise, interpret=True)
+    rng = np.random.default_rng(5)
+    for axis, name in itertools.product(range(len(shape) - 1), ("any_bits", "underflowing")):
+        x = reference.flush(DATA[name](rng, shape))
+        expected, actual = (
+            _run(_sum, x, order=order, combine=reduce_sums.add, axis=axis)
+            for order in (reduce_sums.pairwise, kernel)
+        )
+        assert_same_bits(actual, expected)
+
+
+def test_another_tree_of_columns_is_noticed(monkeypatch):
+    """Negative control: neighbours first."""
+    monkeypatch.setattr(sums, "_LARGE", 0)
+    columns = sums._columns
+
+    def neighbours(x, axis, interpret):
+        pairs = jax.lax.reshape(x, (2, x.shape[0] // 2, x.shape[1]))
+        return columns(
+            jax.lax.reshape(jax.lax.transpose(pairs, (1, 0, 2)), x.shape), axis, interpret
+        )
+
+    monkeypatch.setattr(sums, "_columns", neighbours)
+    x = DATA["normal"](np.random.default_rng(6), (1 << 10, 40))
+    expected, actual = (
+        _run(_sum, x, order=order, combine=reduce_sums.add, axis=0)
+        for order in (reduce_sums.pairwise, functools.partial(rows.pairwise, interpret=True))
+    )
+    with pytest.raises(AssertionError, match="not equal"):
+        assert_same_bits(actual, expected)
+
+
 @pytest.mark.parametrize("t", [22, 30])
 def test_digits_are_exact(t):
     """Integers of every digit, sums of several blocks, the largest of all included."""
@@ -186,7 +223,7 @@ def test_digits_are_exact(t):
                     order_independent.digit_dot,
                     dimension_numbers=numbers,
                     t=t,
-                    dot_of_integers=functools.partial(contractions.dot_of_integers, interpret=True),
+                    exact_dot=functools.partial(contractions.exact_dot, interpret=True),
                 )
             )(lhs, rhs)
             # In two parts, so that no sum is too large.

@@ -63,9 +63,9 @@ def compiles(test):
     return pytest.mark.gpu_offline(skip(test))
 
 
-def command(*arguments: str, flags: str = "") -> list[dict]:
+def command(*arguments: str, flags: str = "", script: pathlib.Path = SCRIPT) -> list[dict]:
     result = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [sys.executable, str(script), *arguments],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -135,15 +135,16 @@ def test_large_products():
 def test_races(target, only):
     """In random orders, all our kernels have the same bits; without barriers, that is noticed.
 
-    Some barriers and waits spare others, which Triton has nevertheless.
+    Some barriers and waits spare others, which Triton has nevertheless: it waits for each product
+    of int8 by itself.
     """
     rows = command("--targets", target, "--races", "--only", *only)
     names = [case.name for case, _ in gpu_offline.racing()]
     assert_clean(rows, sum(name.startswith(tuple(only)) for name in names))
     counts = {row["case"]: (row["missed"], row["synchronizations"]) for row in rows}
     for name, (missed, count) in counts.items():
-        pipelined = name.startswith("tile, order_independent NN")
-        assert missed == count or (pipelined and missed >= count * 3 / 4), counts
+        pipelined = name.startswith("tile, order_independent")
+        assert missed == count or (pipelined and missed >= count / 5), counts
         assert count or not name.startswith(("tile", "rows", "dot", "conv"))
 
 
@@ -159,6 +160,26 @@ def test_nothing_is_left_to_an_autotuner():
     only = ["--targets", "sm_90", "--only", *UNORDERED]
     rows = command(*only, flags="--xla_gpu_deterministic_ops=true")
     assert_clean(rows, sum(name.startswith(UNORDERED) for name in cases()))
+
+
+@compiles
+def test_costs():
+    """What docs/gpu.md says of some programs: launches, megabytes, and no spilled registers."""
+    limits = {
+        "product, order_independent": (16, 1300),
+        "product, order_independent, highest": (18, 1950),
+        "product of int32": (4, 480),
+        "product, sequential": (4, 605),
+        "sums of columns, 16384 x 16384": (4, 1120),
+        "rows, softmax, 8192 x 1024": (1, 68),
+    }
+    rows = command("--only", *limits, script=SCRIPT.with_name("gpu_cost.py"))
+    found = {row["program"]: row for row in rows}
+    assert found.keys() == limits.keys()
+    for name, (launches, megabytes) in limits.items():
+        row = found[name]
+        assert 0 < row["launches"] <= launches and 0 < row["MB"] <= megabytes, row
+        assert 0 < row["registers"] <= 255 and not row["spilled"], row
 
 
 @compiles

@@ -144,6 +144,10 @@ def test_digits():
         x = of_any_bits(name, (300,), 0).astype(word)
         with jax.enable_x64(True):
             parts = [np.asarray(d) for d in digits.split(x, count, bits)]
+            if bits == digits.BITS:
+                for order in (1, -1):
+                    stacked = np.asarray(digits.stack(x, count, order))
+                    assert_same_bits(stacked, np.stack(parts[::order]).astype(np.int8))
         assert all((abs(d + 0.5) <= 1 << (bits - 1)).all() for d in parts)
         total = sum(d.astype(object) << (bits * i) for i, d in enumerate(parts))
         assert not ((total - x.astype(object)) % (1 << min(wanted, bits * count))).any()

@@ -313,8 +313,8 @@ def test_infinities_are_counted_by_products_of_int8(terms):
     rows = [*itertools.product(KINDS, repeat=2), *itertools.product(KINDS[2:5], repeat=2)]
     lhs = np.zeros((len(rows), terms), np.float32)
     lhs[:, [0, -1]] = rows
-    tiles = functools.partial(contractions.dot_of_integers, interpret=True)
-    exact_dot = functools.partial(order_independent.digit_dot, dot_of_integers=tiles)
+    tiles = functools.partial(contractions.exact_dot, interpret=True)
+    exact_dot = functools.partial(order_independent.digit_dot, exact_dot=tiles)
     with np.errstate(all="ignore"):
         ieee = (lhs.astype(np.float64)[:, :, None] * lhs.T.astype(np.float64)).sum(1)
     expected = run(order_independent.dot_general_body, lhs, lhs.T, dimension_numbers=MATRIX)

@@ -48,7 +48,7 @@ def emulate(text: str, grid: int, threads: int, arrays):
 
 def contract(lhs, rhs, shape, problem, *, start=None, into=None, tile=None, wide=False):
     """:func:`ptx.contract`, emulated; of an array that is overwritten, the kernel has two names."""
-    tile = tile or ptx.choose(*problem.sizes[:3])
+    tile = tile or ptx.choose(*problem.sizes[:3], wide)
     operands = {"lhs": lhs, "rhs": rhs, "start": start}
     operands = {name: np.asarray(x) for name, x in operands.items() if x is not None}
     _, text = ptx.kernel(problem, tile, [*operands, "out"], wide)
@@ -78,7 +78,7 @@ def check_product(shapes, numbers, data="any_bits", **options):
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("numbers", [NN, TN, NT], ids=["NN", "TN", "NT"])
-@pytest.mark.parametrize("tile", [*ptx.TILES, *ptx.THIN], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("tile", [*ptx.TILES, ptx.WIDE[0], *ptx.THIN], ids=str)
 def test_tiles(tile, numbers, wide):
     """Whole tiles, and one more and one less of everything."""
     whole, more = (tile.m, tile.n, tile.terms), (tile.m + 1, tile.n + 1, 2 * tile.terms + 1)
@@ -168,7 +168,7 @@ def test_a_grid_has_a_tile_for_each_output():
     for sizes in ((1, 1, 1), (1, 4096, 4096), (64, 100, 3), (5000, 1, 9), (1, 70000, 1)):
         tile = ptx.choose(*sizes)
         g, m, n = sizes
-        assert tile.threads == 256
+        assert tile.threads == (128 if tile == ptx.TILES[0] else 256)
         axes = [(problems.Axis(size, 0, 0, 0),) for size in (g, m, n, 1)]
         grid = ptx.blocks(problems.Problem(*axes), tile)
         assert grid == g * math.ceil(m / tile.m) * math.ceil(n / tile.n)

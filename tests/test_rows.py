@@ -134,9 +134,26 @@ def test_neighbours_in_pairs_are_noticed(monkeypatch):
 
 def test_elements_behind_the_end_are_noticed(monkeypatch):
     reduction = kernel._reduction
-    monkeypatch.setattr(kernel, "_reduction", lambda e, x, inside: reduction(e, x, None))
+    monkeypatch.setattr(kernel, "_reduction", lambda e, x, inside, end: reduction(e, x, None, end))
     with pytest.raises(AssertionError):
         check(lambda x: jnp.exp(x).sum(1), normal(35, 1).reshape(5, 7))
+
+
+def test_sums_without_a_sign():
+    """Which have no guards on GPUs: sums of what is zero or more, and of nothing else."""
+    functions = (jnp.abs, jnp.exp, jnp.exp2, jnp.square, jax.nn.sigmoid, lambda x: jnp.sqrt(x))
+    others = (jnp.sin, jnp.negative, lambda x: x, lambda x: jnp.exp(x) - 1)
+    found = {}
+
+    def noted(*operands, program):
+        sums = [e.outvars[0] for e in program.eqns if e.primitive is sums_of_rows]
+        found[f] = [x in kernel._without_sign(program) for x in sums]
+        return interpreted(*operands, program=program)
+
+    sums_of_rows = sums.reduce_sum_p
+    for f in functions + others:
+        check(lambda x: f(x).sum(1), floats((5, 12), 3), run=noted)  # noqa: B023
+    assert found == {f: [f in functions] for f in functions + others}
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ those of integers."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -75,6 +76,19 @@ def integers_in_parts(kernel, axes=problems.axes_of_dot_general):
     return partitioned(kernel, functools.partial(axes, contraction="integers"), across)
 
 
+def words_in_parts(kernel):
+    """The words of a product of integers, likewise."""
+
+    def axes(*operands, t, **params):
+        names = problems.axes_of_dot_general(*operands, contraction="integers", **params)
+        return dataclasses.replace(names, results=names.results * order_independent.words_of(t))
+
+    def across(*operands, over, **params):
+        return lax.psum(kernel(*operands, **params), over["terms"])
+
+    return partitioned(kernel, axes, across)
+
+
 def _define(name, stock, bodies, on_cpu, axes):
     def across(*operands, over, **params):
         return bodies["order_independent"](*operands, over=order_independent.Over(**over), **params)
@@ -87,8 +101,8 @@ def _define(name, stock, bodies, on_cpu, axes):
     def on_gpu():
         from repjax.primitives.gpu import contractions  # with it Pallas, which takes a while
 
-        dot = integers_in_parts(contractions.dot_of_integers)
-        exact_dot = functools.partial(order_independent.digit_dot, dot_of_integers=dot)
+        words = words_in_parts(contractions.exact_dot)
+        exact_dot = functools.partial(order_independent.digit_dot, exact_dot=words)
         return _in_order(
             {
                 "sequential": in_parts(getattr(contractions, name), "sequential"),

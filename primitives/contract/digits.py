@@ -30,6 +30,22 @@ def split(x, count: int, bits: int = BITS) -> list[jax.Array]:
     return digits
 
 
+def stack(x, count: int, order: int = 1) -> jax.Array:
+    """:func:`split` of int32 or int64 in one int8 array, [count, ...]; last digit first if -1.
+
+    With 2**(BITS - 1) added to each digit, they are the bytes of a number without a sign.
+    """
+    width = 8 * x.dtype.itemsize
+    half = sum(1 << (i + BITS - 1) for i in range(0, width, BITS)) - (1 << width)
+    halves = lax.full_like(x, half)
+    shape = (count, *x.shape)
+    bytes_of = lax.broadcast_in_dim((x + halves) ^ halves, shape, range(1, len(shape)))
+    number = lax.broadcasted_iota(x.dtype, shape, 0)
+    number = number if order > 0 else lax.full_like(number, count - 1) - number
+    shifts = number * lax.full_like(number, BITS)
+    return lax.convert_element_type(lax.shift_right_logical(bytes_of, shifts), np.int8)
+
+
 def count_of(dtype, wanted: int, bits: int = BITS) -> int:
     """Of digits that are any integer of a type, modulo 2**wanted."""
     info = np.iinfo(dtype)

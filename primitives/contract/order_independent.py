@@ -235,7 +235,7 @@ def _add_all(arrays):
 
 def _words(parts, t: int):
     """The words of a sum of x * 2**shift, for pairs of an int64 array and a shift."""
-    if t <= _BITS:
+    if words_of(t) == 1:
         return (_add_all(lax.shift_left(x, np.int64(shift)) for x, shift in parts),)
     high, low = [], []
     for x, shift in parts:
@@ -316,38 +316,33 @@ def dot_in_float64(lhs, rhs, dimension_numbers, t):
     return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
 
 
-#: So many terms have a sum of less than 2**31: of up to four products of digits, of which, if
-#: there are four, two are with last digits, and these are at most 2**6 in magnitude.
-_DIGIT_BLOCK = 1 << 15
+#: So many terms have sums of less than 2**31, of up to four products of digits.
+_DIGIT_BLOCK = 1 << 14
 
 
-def digit_dot(lhs, rhs, dimension_numbers, t, *, dot_of_integers):
-    """:func:`dot_in_float64` by ``dot_of_integers``, a ``dot_general`` of int8 in int32.
+def digits_of(t: int) -> int:
+    """How many digits an integer of at most 2**t in magnitude has."""
+    return -(-(t + 2) // digits.BITS)
 
-    With t = 22 there are three digits, with t = 30 four.  The products of digits with one sum of
-    indices are added as terms of one int8 product in int32.
+
+def words_of(t: int) -> int:
+    """How many words a sum of products of such integers has."""
+    return 1 if t <= _BITS else 2
+
+
+def digit_dot(lhs, rhs, dimension_numbers, t, *, exact_dot):
+    """:func:`dot_in_float64` by ``exact_dot``, the same of int32 arrays.
+
+    With t = 22 there are three digits, with t = 30 four.
     """
-    count = -(-(t + 2) // digits.BITS)
-
-    def of(x):
-        found = digits.split(lax.convert_element_type(x, np.int32), count)
-        return [lax.convert_element_type(digit, np.int8) for digit in found]
 
     def dot(lhs, rhs, numbers):
-        terms = lhs.shape[-1]
-        lhs = lax.concatenate(of(lhs), lhs.ndim - 1)
-        rhs = lax.concatenate(of(rhs)[::-1], rhs.ndim - 1)
-        parts = []
-        for weight, products, *at in digits.by_weight(count, count, 2 * count):
-            a, b = (
-                x[..., first * terms : (first + products) * terms]
-                for x, first in zip((lhs, rhs), at, strict=True)
-            )
-            part = dot_of_integers(a, b, dimension_numbers=numbers)
-            parts.append((lax.convert_element_type(part, np.int64), digits.BITS * weight))
-        return _words(parts, t)
+        return tuple(exact_dot(lhs, rhs, dimension_numbers=numbers, t=t))
 
-    block = _DIGIT_BLOCK if count > 1 else 1 << (30 - 2 * t)
+    lhs, rhs = (lax.convert_element_type(x, np.int32) for x in (lhs, rhs))
+    block = _DIGIT_BLOCK if digits_of(t) > 1 else 1 << (30 - 2 * t)
+    if math.prod(lhs.shape[d] for d in dimension_numbers[0][0]) <= block:
+        return dot(lhs, rhs, dimension_numbers)
     return _in_blocks(dot, block, lhs, rhs, dimension_numbers)
 
 

@@ -49,17 +49,6 @@ class Problem:
     def sizes(self) -> tuple[int, int, int, int]:
         return tuple(math.prod(axis.size for axis in d) for d in (self.g, self.m, self.n, self.k))
 
-    def of_stacks(self, count: int, firsts: tuple[int, int], sizes: tuple[int, int]) -> Problem:
-        """The sum over the problems of ``count`` pairs of arrays, in two stacks of such arrays.
-
-        ``firsts`` are the positions of the first pair in the stacks, ``sizes`` those of an array.
-        """
-        starts = [first * size for first, size in zip(firsts, sizes, strict=True)]
-        offsets = zip(self.offsets, (*starts, 0), strict=True)
-        return dataclasses.replace(
-            self, k=(Axis(count, *sizes, 0), *self.k), offsets=tuple(map(sum, offsets))
-        )
-
 
 def merged(axes) -> list[tuple[int, int]]:
     """Pairs of a size and a stride, row-major: what lies together is one axis."""

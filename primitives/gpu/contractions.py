@@ -11,15 +11,16 @@ of a tile would be empty: there, each thread computes some outputs by itself.
 
 from __future__ import annotations
 
+import functools
 import math
 
+import jax
 import numpy as np
 from jax import lax
-from jax import numpy as jnp
 
 from repjax.primitives import gpu
-from repjax.primitives.contract import digits, integers, problems
-from repjax.primitives.contract.sequential import check_float32
+from repjax.primitives.contract import digits, integers, order_independent, problems
+from repjax.primitives.contract.sequential import check_float32, free_dimensions
 from repjax.primitives.gpu import ptx, triton
 
 # Programs that keep any GPU busy: tiles are made smaller until there are as many.
@@ -32,8 +33,16 @@ _THIN = 3
 _MANY = 1 << 14
 _BLOCK = 256
 _UNROLLED = 8
-# So many products of int8 may have a sum that int32 does not hold.
-_EXACT_TERMS = 1 << 17
+# Sums of fewer products of int8 are in int32, and so is their sum with a carry of 24 bits.
+_EXACT_TERMS = (1 << 17) - (1 << 10)
+# Of products of digits: sums that one pass adds if there are no more, bytes of the sums of a
+# thread, and bits of a word of the result.
+_AT_ONCE = 5
+_SUMS = 640
+_WORD = 32
+# Bytes of shared memory for them, of GPUs with ``wgmma`` or ``tcgen05``, which have 227 KB, and of
+# others, where operands go from there to registers, of which there would be too few.
+_SHARED, _SHARED_OF_OTHERS = 192 << 10, 32 << 10
 
 
 def _divided(index, size: int, count: int):
@@ -123,9 +132,16 @@ def _thin_kernel(strides: _Strides, block: int, interpret: bool):
     return thin
 
 
-def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, dtype, interpret: bool):
-    """Each program computes a tile of outputs of a type, from ``terms`` of each at a time."""
-    of_floats = dtype == np.float32
+def _tile_kernel(
+    strides: _Strides, shape: tuple[int, int], terms: int, compute, interpret: bool, size: int = 0
+):
+    """Each program computes a tile of outputs, from ``terms`` of each at a time.
+
+    ``compute(shape, chain, start)`` yields its results; in the array there are ``size`` elements
+    between one and the next.  ``chain(add, sums)`` is ``sums = add(lhs, rhs, sums)`` for all terms,
+    where ``lhs(at)`` and ``rhs(at)`` are tiles of the operands, or of what begins there in a stack.
+    ``start`` is what chains of floats begin with, or None.
+    """
     index, m, n, k = strides.index, strides.m, strides.n, strides.k
     of_m, of_n = _count(m, shape[0]), _count(n, shape[1])
 
@@ -155,64 +171,142 @@ def _tile_kernel(strides: _Strides, shape: tuple[int, int], terms: int, dtype, i
         x, y, o = (a + f for a, f in zip(strides.of(group, "g"), strides.first, strict=True))
         x, o_rows = x + offset(i, strides.lhs["m"]), o + offset(i, strides.out["m"])
         y, o_columns = y + offset(j, strides.rhs["n"]), offset(j, strides.out["n"])
-        sums = triton.accumulator(shape, interpret) if of_floats else lax.full(shape, 0, dtype)
+        values = None
         if start:
             s = offset(group, strides.start["g"]) + offset(j, strides.start["n"])
-            values = triton.load(start[0], s).astype(sums.dtype)
-            sums = lax.broadcast_in_dim(values, shape, (1,))
+            values = triton.load(start[0], s)
 
-        def step(part, sums):
-            at = triton.positions(part, terms, index)
-            p, q, _ = strides.of(at, "k")
-            in_lhs, in_rhs = None, None
-            if k % terms:
-                there = at < index(k)
-                in_lhs = lax.broadcast_in_dim(there, (shape[0], terms), (1,))
-                in_rhs = lax.broadcast_in_dim(there, (terms, shape[1]), (0,))
-            a = triton.load(lhs, across(x, p), in_lhs)
-            b = triton.load(rhs, across(q, y), in_rhs)
-            return triton.dot_fma(a, b, sums) if of_floats else triton.dot_integers(a, b, sums)
+        def chain(add, sums):
+            def step(part, sums):
+                at = triton.positions(part, terms, index)
+                p, q, _ = strides.of(at, "k")
+                in_lhs, in_rhs = None, None
+                if k % terms:
+                    there = at < index(k)
+                    in_lhs = lax.broadcast_in_dim(there, (shape[0], terms), (1,))
+                    in_rhs = lax.broadcast_in_dim(there, (terms, shape[1]), (0,))
 
-        sums = lax.fori_loop(np.int32(0), np.int32(_count(k, terms)), step, sums)
-        sums = triton.result(sums) if of_floats else sums
+                def left(first=0):
+                    return triton.load(lhs, across(x + index(first), p), in_lhs)
+
+                def right(first=0):
+                    return triton.load(rhs, across(q, y + index(first)), in_rhs)
+
+                return add(left, right, sums)
+
+            return lax.fori_loop(np.int32(0), np.int32(_count(k, terms)), step, sums)
+
         inside = in_rows if in_columns is None else in_columns
         if in_rows is not None and in_columns is not None:
             inside = in_rows & in_columns
-        triton.store(out, across(o_rows, o_columns), sums, inside, interpret)
+        for number, result in enumerate(compute(shape, chain, values)):
+            at = across(o_rows + index(number * size), o_columns)
+            triton.store(out, at, result, inside, interpret)
 
     return tiles
 
 
-def _contract(
-    lhs, rhs, shape, problem, *, start=None, into=None, dtype=np.float32, interpret=False
-):
-    """The problem's part of the array of ``shape``, in a new one or in ``into``.
+def _chains(interpret: bool):
+    """Of :func:`_tile_kernel`: chains of FMAs."""
 
-    That is of float32, by chains, or of the integer type ``dtype``, by sums of products of int8.
+    def add(lhs, rhs, sums):
+        return triton.dot_fma(lhs(), rhs(), sums)
+
+    def compute(shape, chain, start):
+        sums = triton.accumulator(shape, interpret)
+        if start is not None:
+            sums = lax.broadcast_in_dim(start.astype(sums.dtype), shape, (1,))
+        yield triton.result(chain(add, sums))
+
+    return compute
+
+
+def _sums_of_digits(passes, sizes: tuple[int, int], own, words: int):
+    """Of :func:`_tile_kernel`: the words of a sum of products of digits, the lowest first.
+
+    In each pass over the terms the products of some weights are added, each weight's in a sum of
+    its own in the type ``own``, so that a digit is read once for all its products.  ``sizes`` are
+    those of an array in the two stacks.
+    """
+    bits = 8 * np.dtype(own).itemsize
+
+    def compute(shape, chain, start):
+        del start
+        nothing = lax.full(shape, 0, own)
+        total, word = nothing, lax.full(shape, 0, np.int32)
+        count, free = words, _WORD  # words that are left, and bits of this one
+        for products in passes:
+
+            def add(lhs, rhs, sums, products=products):
+                left, right = (
+                    functools.cache(lambda i, tile=tile, size=size: tile(i * size))
+                    for tile, size in zip((lhs, rhs), sizes, strict=True)
+                )
+                found = []
+                for part, (_, count, i, j) in zip(sums, products, strict=True):
+                    for n in range(count):
+                        part = triton.dot_integers(left(i + n), right(j + n), part)
+                    found.append(part)
+                return tuple(found)
+
+            for part in chain(add, (nothing,) * len(products)):
+                # Higher weights change no lower digit: it comes into the word, the rest is a carry.
+                total, word = _shift(total + part, word, digits.BITS)
+                free -= digits.BITS
+                if not free:
+                    yield word
+                    count, free = count - 1, _WORD
+        total, word = _shift(total, word, free % _WORD)
+        if free < _WORD:
+            yield word
+            count -= 1
+        for _ in range(count):
+            yield total.astype(np.int32)
+            total = lax.shift_right_arithmetic(total, own(min(_WORD, bits - 1)))
+
+    return compute
+
+
+def _shift(total, word, bits: int):
+    """The lowest bits of ``total`` shifted into a word from above."""
+    if not bits:
+        return total, word
+    word = lax.shift_right_logical(word, np.int32(bits))
+    word = word | lax.shift_left(total.astype(np.int32), np.int32(_WORD - bits))
+    return lax.shift_right_arithmetic(total, total.dtype.type(bits)), word
+
+
+def _contract(lhs, rhs, shape, problem, *, start=None, into=None, interpret=False):
+    """The problem's part of the array of ``shape``, by chains, in a new one or in ``into``.
+
     ``start``, if it is given, has for each element of g and of n the value that chains begin with.
     """
-    if dtype == np.float32 and not interpret and gpu.backend() == "ptx":
+    if not interpret and gpu.backend() == "ptx":
         return ptx.contract(lhs, rhs, shape, problem, start=start, into=into)
-    index = triton.index_type(lhs.size, rhs.size, math.prod(shape))
-    strides = _Strides(problem, index)
-    g, m, n, k = problem.sizes
+    strides = _Strides(problem, triton.index_type(lhs.size, rhs.size, math.prod(shape)))
+    g, m, n, _ = problem.sizes
     operands = [lhs, rhs] if start is None else [lhs, rhs, start]
-    warps = 4
-    of_floats = dtype == np.float32
-    if min(m, n) < _THIN and g * m * n >= _MANY and of_floats:
+    if min(m, n) < _THIN and g * m * n >= _MANY:
         kernel, grid = _thin_kernel(strides, _BLOCK, interpret), _count(g * m * n, _BLOCK)
-    else:
-        tile = _tile(g, m, n)
-        # Small tiles take more terms at a time: otherwise the next would not be there in time.
-        terms = _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
-        if not of_floats:  # of a quarter of the size
-            terms = max(2 * terms, 32)
-        kernel = _tile_kernel(strides, tile, terms, dtype, interpret)
-        grid = g * _count(m, tile[0]) * _count(n, tile[1])
-        warps = 8 if tile == _TILES[0] else warps
-    return triton.call(
-        kernel, shape, grid, operands, warps=warps, into=into, dtype=dtype, interpret=interpret
+        options = {"warps": 4, "into": into, "interpret": interpret}
+        return triton.call(kernel, shape, grid, operands, **options)
+    tile = _tile(g, m, n)
+    kernel = _tile_kernel(strides, tile, _terms(tile, strides.k), _chains(interpret), interpret)
+    warps = 8 if tile == _TILES[0] else 4
+    return _in_tiles(
+        kernel, tile, strides, operands, shape, warps=warps, into=into, interpret=interpret
     )
+
+
+def _in_tiles(kernel, tile, strides, operands, shape, **options):
+    """The array of ``shape`` by a :func:`_tile_kernel`."""
+    grid = strides.g * _count(strides.m, tile[0]) * _count(strides.n, tile[1])
+    return triton.call(kernel, shape, grid, operands, **options)
+
+
+def _terms(tile: tuple[int, int], k: int) -> int:
+    """Terms at a time: small tiles take more; otherwise the next would not be there in time."""
+    return _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
 
 
 def _divmod(x, y: int):
@@ -229,10 +323,15 @@ def _fitting(block: int, size: int) -> int:
     return max(16, min(block, 1 << (size - 1).bit_length()))
 
 
-def _tile(g: int, m: int, n: int) -> tuple[int, int]:
+def _threads(tile: tuple[int, int]) -> int:
+    """Of a tile of integers."""
+    return 256 if math.prod(tile) >= math.prod(_TILES[1]) else 128
+
+
+def _tile(g: int, m: int, n: int, tiles=_TILES) -> tuple[int, int]:
     """Outputs of a tile: no more than there are, and enough tiles for all of a GPU."""
 
-    sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in _TILES]
+    sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in tiles]
     enough = [s for s in sizes if g * _count(m, s[0]) * _count(n, s[1]) >= _PROGRAMS]
     return enough[0] if enough else sizes[-1]
 
@@ -246,41 +345,108 @@ def dot_general(lhs, rhs, *, dimension_numbers, interpret=False):
     return _contract(lhs, rhs, shape, problem, interpret=interpret)
 
 
-def _sum_of_digits(lhs, rhs, shape, parts, dtype, interpret):
-    """The array of ``shape`` and of an integer type that the problems ``parts`` fill together.
+def _sum_of_digits(left, right, shape, parts, weights, words: int, interpret: bool):
+    """The array of ``shape`` that the problems ``parts`` fill together, of stacks of digits.
 
-    Modulo 2**bits of the type, so that of the products of digits the highest ones do not matter.
+    Of the products of digits those of weights below ``weights``.  The result is [words, ...], each
+    of 32 bits, the lowest first: a number in two's complement, modulo what they hold.
     """
-    word = integers.word_of(dtype)
-
-    def stack(x, order):
-        of_x = [x] if x.dtype == np.int8 else integers.split(x, dtype)
-        return jnp.stack([lax.convert_element_type(digit, np.int8) for digit in of_x[::order]])
-
-    left, right = stack(lhs, 1), stack(rhs, -1)
-    total, most = None, np.dtype(dtype).itemsize
-    terms = max(problem.sizes[3] for problem in parts)
-    for weight, count, *firsts in digits.by_weight(len(left), len(right), most):
+    sizes = tuple(x.size // x.shape[0] for x in (left, right))
+    index = triton.index_type(left.size, right.size, words * math.prod(shape))
+    products = [*digits.by_weight(left.shape[0], right.shape[0], weights)]
+    at_once = len(products) if len(products) <= _AT_ONCE else _WORD // digits.BITS
+    has_groups = 90 <= (triton.compute_capability() or 90) < 120
+    passes = [products[i : i + at_once] for i in range(0, len(products), at_once)]
+    out = None
+    for problem in parts:
+        g, m, n, k = problem.sizes
         # Matrix units may saturate in int32.
-        own = np.int32 if count * terms < _EXACT_TERMS else np.int64
-        part = None
-        for problem in parts:
-            stacked = problem.of_stacks(count, firsts, (lhs.size, rhs.size))
-            part = _contract(left, right, shape, stacked, into=part, dtype=own, interpret=interpret)
-        part = lax.convert_element_type(part, word)
-        part = lax.shift_left(part, word.type(digits.BITS * weight))
-        total = part if total is None else total + part
-    return lax.convert_element_type(total, dtype)
+        own = np.int32 if max(count for _, count, *_ in products) * k < _EXACT_TERMS else np.int64
+        sums = min(at_once, len(products))
+        bytes_of_sums = sums * np.dtype(own).itemsize
+        tiles = [t for t in _TILES if math.prod(t) // _threads(t) * bytes_of_sums <= _SUMS]
+        tile, stages = _tile(g, m, n, tiles), 3 if sums == 1 else 2
+        # As many bytes as of floats; where Triton waits for each of several products, larger ones.
+        terms = (2 if sums == 1 else 4) * _terms(tile, k)
+        terms = max(32, min(terms, 1 << (k - 1).bit_length()))
+        shared = _SHARED if has_groups else _SHARED_OF_OTHERS
+        in_stage = sum(size * x.shape[0] for size, x in zip(tile, (left, right), strict=True))
+        while sums > 1 and terms > 32 and stages * in_stage * terms > shared:
+            terms //= 2
+        strides = _Strides(problem, index)
+        compute = _sums_of_digits(passes, sizes, own, words)
+        kernel = _tile_kernel(strides, tile, terms, compute, interpret, math.prod(shape))
+        options = {"warps": _threads(tile) // 32, "stages": stages, "into": out}
+        options |= {"dtype": np.int32, "interpret": interpret}
+        out = _in_tiles(kernel, tile, strides, [left, right], (words, *shape), **options)
+    return out
+
+
+def _wide(low, high=None):
+    """An int64 of one word, without a sign, or of two."""
+    low = lax.convert_element_type(low, np.int64) & np.int64((1 << _WORD) - 1)
+    if high is None:
+        return low
+    return lax.shift_left(lax.convert_element_type(high, np.int64), np.int64(_WORD)) | low
+
+
+def _stack(x, dtype, order):
+    """``digits.stack`` of those that a result of the type ``dtype`` depends on."""
+    if x.dtype == np.int8:
+        return lax.expand_dims(x, (0,))
+    count = digits.count_of(x.dtype, 8 * np.dtype(dtype).itemsize)
+    return digits.stack(lax.convert_element_type(x, integers.word_of(dtype)), count, order)
+
+
+def _of_type(left, right, shape, parts, dtype, interpret):
+    """:func:`_sum_of_digits`, modulo 2**bits of the type of the result."""
+    most, words = np.dtype(dtype).itemsize, integers.word_of(dtype).itemsize // 4
+    sums = _sum_of_digits(left, right, shape, parts, most, words, interpret)
+    return lax.convert_element_type(sums[0] if words == 1 else _wide(*sums), dtype)
+
+
+def _with_terms_last(left, right, dimension_numbers):
+    """Stacks whose terms lie together, as integer matrix units take them, and their problem.
+
+    Digits are made in that order; operands of int8 stay as they are.
+    """
+    contracting, batch = dimension_numbers
+    stacks, numbers = [], []
+    for i, x in enumerate((left, right)):
+        axes = [*range(x.ndim - 1)]
+        if x.shape[0] > 1:
+            free = free_dimensions(
+                jax.ShapeDtypeStruct(x.shape[1:], x.dtype), contracting[i], batch[i]
+            )
+            axes = [*batch[i], *free, *contracting[i]]
+        stacks.append(lax.transpose(x, [0, *(d + 1 for d in axes)]))
+        numbers.append([[axes.index(d) for d in dims[i]] for dims in (contracting, batch)])
+    structs = (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in stacks)
+    return *stacks, *problems.dot_general(*structs, [*zip(*numbers, strict=True)])
 
 
 def dot_of_integers(
     lhs, rhs, *, dimension_numbers, preferred_element_type=np.int32, interpret=False
 ):
-    """:func:`~repjax.primitives.contract.integers.dot_general_body` by kernels."""
+    """:func:`~repjax.primitives.contract.integers.dot_general_body` by a kernel."""
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     if 0 in (*shape, *problem.sizes):
         return lax.full(shape, 0, preferred_element_type)
-    return _sum_of_digits(lhs, rhs, shape, [problem], preferred_element_type, interpret)
+    stacks = _stack(lhs, preferred_element_type, 1), _stack(rhs, preferred_element_type, -1)
+    *stacks, shape, problem = _with_terms_last(*stacks, dimension_numbers)
+    return _of_type(*stacks, shape, [problem], preferred_element_type, interpret)
+
+
+def exact_dot(lhs, rhs, *, dimension_numbers, t, interpret=False):
+    """The words of a ``dot_general`` of int32 arrays of at most 2**t in magnitude.
+
+    That is one int64, or with t > 22 two: high * 2**32 + low.
+    """
+    count, words = order_independent.digits_of(t), order_independent.words_of(t)
+    stacks = digits.stack(lhs, count), digits.stack(rhs, count, -1)
+    *stacks, shape, problem = _with_terms_last(*stacks, dimension_numbers)
+    low, *high = _sum_of_digits(*stacks, shape, [problem], 2 * count, 1 + words, interpret)
+    return [_wide(low, *high)] if words == 1 else [_wide(*high), _wide(low)]
 
 
 def convolution_of_integers(lhs, rhs, *, preferred_element_type, interpret=False, **parameters):
@@ -288,8 +454,9 @@ def convolution_of_integers(lhs, rhs, *, preferred_element_type, interpret=False
     lhs, rhs, shape, parts = _planned(lhs, rhs, **parameters)
     if 0 in (*shape, *rhs.shape):
         return lax.full(shape, 0, preferred_element_type)
+    stacks = _stack(lhs, preferred_element_type, 1), _stack(rhs, preferred_element_type, -1)
     parts = [problem for problem, _ in parts]
-    return _sum_of_digits(lhs, rhs, shape, parts, preferred_element_type, interpret)
+    return _of_type(*stacks, shape, parts, preferred_element_type, interpret)
 
 
 def conv_general_dilated(lhs, rhs, *, interpret=False, **parameters):

@@ -39,25 +39,28 @@ class Tile(NamedTuple):
         return self.m // self.of_thread[0] * (self.n // self.of_thread[1])
 
 
-#: The larger a tile is, the more often is an operand used once it is in shared memory.
+#: The larger a tile is, the more often is an operand used once it is in shared memory, and the more
+#: outputs a thread has, the more often once it is in registers: here 6 loads are for 128 FMAs.
 TILES = (
-    Tile(128, 128, (8, 8), 8),
+    Tile(128, 128, (16, 8), 8),
     Tile(64, 64, (4, 4), 16),
     Tile(32, 32, (2, 2), 32),
     Tile(16, 16, (1, 1), 32),
 )
 #: Of rows or columns of one or two outputs, as those of depthwise convolutions.
 THIN = (Tile(256, 1, (1, 1), 16), Tile(1, 256, (1, 1), 16))
+#: With offsets of 64 bits the first tile has too few registers.
+WIDE = (Tile(128, 128, (8, 8), 8), *TILES[1:])
 # Blocks that keep any GPU busy.
 _BLOCKS = 256
 _THIN = 3
 
 
-def choose(g: int, m: int, n: int) -> Tile:
+def choose(g: int, m: int, n: int, wide: bool = False) -> Tile:
     """The largest tile of which there are enough for a GPU, or the smallest."""
     if min(m, n) < _THIN:
         return THIN[0] if n <= m else THIN[1]
-    enough = [t for t in TILES if g * -(-m // t.m) * -(-n // t.n) >= _BLOCKS]
+    enough = [t for t in (WIDE if wide else TILES) if g * -(-m // t.m) * -(-n // t.n) >= _BLOCKS]
     return (enough or TILES[-1:])[0]
 
 
@@ -67,8 +70,8 @@ def contract(lhs, rhs, shape, problem: Problem, *, start=None, into=None):
     ``start``, if it is given, has for each element of g and of n the value that chains begin with.
     """
     g, m, n, _ = problem.sizes
-    tile = choose(g, m, n)
     wide = max(lhs.size, rhs.size, math.prod(shape)) > 1 << 30
+    tile = choose(g, m, n, wide)
     operands = [x for x in (lhs, rhs, start, into) if x is not None]
     names = ["lhs", "rhs", *["start"] * (start is not None), *["into"] * (into is not None), "out"]
     name, ptx = kernel(problem, tile, names, wide)

@@ -25,10 +25,11 @@ from repjax.primitives import canonical
 from repjax.primitives.arithmetic import canonicalize_p
 from repjax.primitives.canonical import flush
 from repjax.primitives.define import BODIES, HALVES, in_float32
+from repjax.primitives.gpu import sums as columns
 from repjax.primitives.gpu import triton
 from repjax.primitives.gpu.contractions import offset
 from repjax.primitives.interpret import PREFIX, open_jaxpr
-from repjax.primitives.reduce import order, sums
+from repjax.primitives.reduce import order
 from repjax.primitives.reduce.extrema import reduce_max_p
 from repjax.primitives.reduce.sums import reduce_sum_p
 from repjax.primitives.rows import GPU, REDUCTIONS, SHORT, Rows, is_source, name_of
@@ -99,18 +100,46 @@ def _function(equation, interpret: bool):
     return in_float32(function, avals[1], flush) if is_half and name != "select_n" else function
 
 
-def _pairwise(x):
+#: Elementwise primitives of whose results none is negative.
+_WITHOUT_SIGN = {"abs", *(PREFIX + x for x in ("exp", "exp2", "logistic", "sqrt", "square"))}
+
+
+def _without_sign(program: Rows) -> set[object]:
+    """The results that are sums of elements without a sign, and so need no guard on the way.
+
+    Of two canonical numbers that are zero or more the sum is at least the larger one: it is zero,
+    which is +0, or normal, or infinite, or a NaN if one of them is.  All of that ``flush`` leaves
+    as it is.
+    """
+    names, found = {}, set()
+    for equation, reads in program.steps():
+        (result,) = equation.outvars
+        names[result] = name_of(equation)
+        if equation.primitive is reduce_sum_p and not isinstance(reads[0], Literal):
+            maker = names.get(reads[0].root, "")
+            found |= {result} if maker in _WITHOUT_SIGN else set()
+    return found
+
+
+def _pairwise(x, ending):
     while x.shape[1] > 1:
-        x = flush(triton.halves(x))
+        x = ending(triton.halves(x))
     return lax.reshape(x, (x.shape[0],))
 
 
-def _reduction(equation, x, inside):
-    """The reduction of each row of a tile; ``inside`` is where it has elements, or None."""
+def _as_it_is(x):
+    return x
+
+
+def _reduction(equation, x, inside, ending=flush):
+    """The reduction of each row of a tile; ``inside`` is where it has elements, or None.
+
+    Of a sum, each addition has this ``ending``.
+    """
     name, primitive = equation.primitive.name.removeprefix(PREFIX), equation.primitive
     avals = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     if name == "reduce_sum":
-        identity, function = 0, _pairwise
+        identity, function = 0, functools.partial(_pairwise, ending=ending)
         if avals[0][0].dtype in HALVES:
             function = in_float32(function, avals[1], flush)
     else:
@@ -136,6 +165,7 @@ class _Tile:
         self.row = lax.min(row, index(self.rows - 1))
         self.is_row = None if self.rows % shape[0] == 0 else row < index(self.rows)
         self._see(lax.iota(index, shape[1]))
+        self.without_sign = _without_sign(program)
         self.values: dict[object, jax.Array] = {}
         self.sources: dict[object, object] = {}  # their equations
 
@@ -198,12 +228,18 @@ class _Tile:
             return
         if equation.primitive.name in REDUCTIONS:
             x = self.read(reads[0], True)
-            result = _reduction(equation, x, self.across(self.is_column))
+            inside = self.across(self.is_column)
+            result = _reduction(equation, x, inside, self.ending(equation))
         else:
             full = equation.outvars[0].aval.size != self.rows
             operands = [self.read(x, full) for x in reads]
             result = _function(equation, self.interpret)(*operands)
         self.values[equation.outvars[0]] = result
+
+    def ending(self, equation):
+        """Of the additions of a sum; XLA, which interprets kernels, would add in another order."""
+        needed = self.interpret or equation.outvars[0] not in self.without_sign
+        return flush if needed else _as_it_is
 
     def store(self, variable, ref) -> None:
         x, at, inside = self.values[variable], self.row, self.is_row
@@ -224,7 +260,8 @@ class _Accumulator:
     when all tiles have come.
     """
 
-    def __init__(self, equation, shape, count: int):
+    def __init__(self, equation, shape, count: int, ending):
+        self.ending = ending
         self.equation, self.is_sum = equation, equation.primitive is reduce_sum_p
         self.is_max = equation.primitive is reduce_max_p
         identity = 0 if self.is_sum else -np.inf if self.is_max else np.inf
@@ -245,11 +282,11 @@ class _Accumulator:
         for level, tile in enumerate(tiles):
             is_full = step & np.int32(1 << level) != 0
             found.append(lax.select(is_carried & ~is_full, x, tile))
-            x, is_carried = flush(tile + x), is_carried & is_full
+            x, is_carried = self.ending(tile + x), is_carried & is_full
         return found
 
     def result(self, tiles):
-        return _reduction(self.equation, tiles[-1], None)
+        return _reduction(self.equation, tiles[-1], None, self.ending)
 
 
 def _order(step, count: int):
@@ -303,7 +340,7 @@ def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
         for equation, reads in before:
             tile.compute(equation, reads)
         reductions = [e for e, _ in steps if e.primitive.name in REDUCTIONS]
-        accumulators = [_Accumulator(e, tile.shape, count) for e in reductions]
+        accumulators = [_Accumulator(e, tile.shape, count, tile.ending(e)) for e in reductions]
 
         def operands(block, steps=steps, results=results, accumulators=accumulators):
             """Of the accumulators, from a tile of which the results are stored."""
@@ -370,6 +407,6 @@ def pairwise(combine, xs, axis, *, interpret=False):
     jaxpr, _ = open_jaxpr(jax.make_jaxpr(sum_of_rows)(jax.ShapeDtypeStruct(x.shape, x.dtype)))
     shape = GPU.reduced(*jaxpr.eqns)
     if shape is None:
-        return sums.pairwise(combine, xs, axis)
+        return columns.pairwise(combine, xs, axis, interpret=interpret)
     program = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), shape, GPU)
     return evaluate(x, program=program, interpret=interpret)

@@ -1,7 +1,10 @@
-"""Reductions and prefixes in ``sequential`` order, each by one thread.
+"""Reductions and prefixes in ``sequential`` order, each by one thread; and large sums of columns.
 
-The bodies are loops of XLA, of which every step is a kernel or several.  Of ``pairwise`` trees,
-those of rows have a kernel (:mod:`.rows`); of others XLA makes a few, which read the operand once.
+The bodies of the former are loops of XLA, of which every step is a kernel or several.  Of
+``pairwise`` trees, those of rows have a kernel (:mod:`.rows`).  Of others XLA makes a few, which
+read the operand once, and compute it where it is elementwise.  Of a large operand the first would
+add a thousand terms in each thread, in code without loops that spills registers and takes half a
+minute to compile: a kernel of ours in between ends it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,16 @@ import math
 import numpy as np
 from jax import lax
 
+from repjax.primitives import canonical
 from repjax.primitives.gpu import triton
+from repjax.primitives.reduce import sums
 
+# Operands of more elements are large: XLA has 2**18 threads for them, and up to 512 terms in each
+# it spills none.
+_LARGE = 1 << 27
+# Terms of a thread in XLA's kernel, and in ours.
+_TERMS = 64
+_COLUMN_TERMS = 16
 _THREADS = 128
 _UNROLLED = 8
 # Elements behind the axis, from which on neighbouring threads read whole sectors of memory.
@@ -83,3 +94,39 @@ def prefixes(combine, x, axis, *, interpret=False):
     if first == axis:
         return results
     return lax.transpose(results, [*range(1, axis + 1), 0, *range(axis + 1, x.ndim)])
+
+
+def pairwise(combine, xs, axis, *, interpret=False):
+    """:func:`repjax.primitives.reduce.sums.pairwise` sums of one array."""
+    (x,) = xs
+    if x.size > _LARGE and x.dtype == np.float32 and x.shape[axis] > _TERMS:
+        left = 1 << max(0, (x.shape[axis] - 1).bit_length() - _TERMS.bit_length() + 1)
+        (x,) = sums.halved(combine, xs, axis, left)
+        x = _columns(x, axis, interpret)
+    return sums.pairwise(combine, [x], axis)
+
+
+def _columns(x, axis, interpret: bool):
+    """:func:`repjax.primitives.reduce.sums.halved` sums of ``_COLUMN_TERMS`` at a time."""
+    n = x.shape[axis]
+    terms = min(n, _COLUMN_TERMS)
+    shape = (*x.shape[:axis], n // terms, *x.shape[axis + 1 :])
+    block, outputs = math.prod(shape[axis:]), math.prod(shape)
+    index = triton.index_type(x.size)
+
+    def columns(x, out):
+        at = triton.positions(triton.program_id(0), _THREADS, index)
+        inside = None if outputs % _THREADS == 0 else at < index(outputs)
+        safe = at if inside is None else lax.min(at, index(outputs - 1))
+        first = safe + lax.div(safe, index(block)) * index((terms - 1) * block)
+
+        def tree(term, step):
+            """The sum of terms that are so many apart."""
+            if step == terms:
+                return triton.load(x, first + index(term * block))
+            return canonical.flush(tree(term, 2 * step) + tree(term + step, 2 * step))
+
+        triton.store(out, safe, tree(0, 1), inside, interpret)
+
+    grid = -(-outputs // _THREADS)
+    return triton.call(columns, shape, grid, [x], warps=_THREADS // 32, interpret=interpret)

@@ -80,12 +80,17 @@ def pairwise(combine, xs, axis):
     ``xs`` is a list of arrays of one shape, and ``combine`` takes two such lists; the axis must
     not be empty.
     """
+    return [lax.squeeze(x, (axis,)) for x in halved(combine, xs, axis, 1)]
+
+
+def halved(combine, xs, axis, until: int):
+    """The same until at most so many are left, a power of two."""
 
     def parts(start, stop):
         return [lax.slice_in_dim(x, start, stop, axis=axis) for x in xs]
 
     n = _known_size(xs[0], axis)
-    while n > 1:
+    while n > until:
         half = 1 << ((n - 1).bit_length() - 1)
         combined = combine(parts(0, n - half), parts(half, n))
         # The padding is never made: an element without a partner stays.
@@ -93,7 +98,7 @@ def pairwise(combine, xs, axis):
             pairs = zip(combined, parts(n - half, half), strict=True)
             combined = [lax.concatenate(pair, axis) for pair in pairs]
         xs, n = combined, half
-    return [lax.squeeze(x, (axis,)) for x in xs]
+    return xs
 
 
 def sequential(combine, xs, axis):
