@@ -762,6 +762,8 @@ def _run(parsed) -> int:
                     row = {"seed": program["seed"], "outcome": outcome}
                     row["finds"] = [dataclasses.asdict(find) for find in finds]
                     print(json.dumps(row), file=log, flush=True)
+            if first == 0:  # a setting may not have the kernels that it is meant to have
+                print("\n".join(f"{name}: {w.info}" for name, w in fuzzer.workers.items()))
             total = sum(fuzzer.counts.values())
             speed = total / (time.monotonic() - start)
             counts = ", ".join(f"{n} {outcome}" for outcome, n in fuzzer.counts.most_common())
