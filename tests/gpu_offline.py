@@ -918,7 +918,7 @@ def problems_of_large(target: str, case: vectors.Case) -> list[str]:
     """The same of a large product, of whose tiles the first, the last and two others are run."""
     program = compile_for(target, case.program(), *case.arguments)
     found = findings(program)
-    # But for the product that counts infinities, which is in a branch.
+    # Except the product that counts infinities, which is in a branch.
     names = [x.name for x in program.computations[program.entry]]
     launches = [x for name in names for x in program.launches.get(name, [])]
     own = {(x.grid, x.block, x.shared) for x in launches if OWN.fullmatch(x.kernel)}
