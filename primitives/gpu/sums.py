@@ -30,6 +30,15 @@ _UNROLLED = 8
 _ADJACENT = 32
 
 
+def _of_threads(outputs: int, inner: int, n: int, index):
+    """The outputs of a program's threads, which of them there are (None: all), and the positions
+    of their first terms, of which each has n, ``inner`` elements apart."""
+    at = triton.positions(triton.program_id(0), _THREADS, index)
+    inside = None if outputs % _THREADS == 0 else at < index(outputs)
+    safe = at if inside is None else lax.min(at, index(outputs - 1))
+    return safe, inside, safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
+
+
 def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
     """``s = combine(s, x[k])``, k ascending along an axis: the last s, or all of them."""
     n = x.shape[axis]
@@ -38,10 +47,7 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
     index = triton.index_type(x.size)
 
     def chain(x, out):
-        at = triton.positions(triton.program_id(0), _THREADS, index)
-        inside = None if outputs % _THREADS == 0 else at < index(outputs)
-        safe = at if inside is None else lax.min(at, index(outputs - 1))
-        first = safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
+        safe, inside, first = _of_threads(outputs, inner, n, index)
 
         def steps(k, count, total):
             positions = [first + (k + index(j)) * index(inner) for j in range(count)]
@@ -115,10 +121,7 @@ def _columns(x, axis, interpret: bool):
     index = triton.index_type(x.size)
 
     def columns(x, out):
-        at = triton.positions(triton.program_id(0), _THREADS, index)
-        inside = None if outputs % _THREADS == 0 else at < index(outputs)
-        safe = at if inside is None else lax.min(at, index(outputs - 1))
-        first = safe + lax.div(safe, index(block)) * index((terms - 1) * block)
+        safe, inside, first = _of_threads(outputs, block, terms, index)
 
         def tree(term, step):
             """The sum of terms that are so many apart."""
