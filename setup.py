@@ -10,13 +10,13 @@ from setuptools import Extension, setup
 jaxlib = importlib.util.find_spec("jaxlib")
 headers = [f"-isystem{pathlib.Path(jaxlib.origin).parent / 'include'}"] if jaxlib else []
 options = ["-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi"]
-folder = pathlib.Path("primitives/native")
-digest = runpy.run_path("primitives/native_sources.py")["digest"](folder)
+folder = pathlib.Path("primitives/cpu/native")
+digest = runpy.run_path("primitives/cpu/sources.py")["digest"](folder)
 
 setup(
     ext_modules=[
         Extension(
-            "repjax.primitives._native",
+            "repjax.primitives.cpu._native",
             sorted(str(path) for path in folder.glob("*.cc")),
             depends=[str(path) for path in folder.glob("*.h")],
             define_macros=[("REPJAX_SOURCES", f'"{digest}"')],

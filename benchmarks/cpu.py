@@ -343,7 +343,7 @@ def main() -> None:
         if name.startswith(tuple(arguments.only)):
             rows[name] = measure(function, args, 5 if arguments.quick else 50)
             print(f"{name}: {rows[name]['ratio']:.2f}", flush=True)
-    info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
+    info = {**environment(), "products": repjax.info()["cpu products"]}
     info["load average"] = f"{os.getloadavg()[0]:.1f}"  # on an idle machine that of this program
     print("\n" + table(rows, info))
     if arguments.output:

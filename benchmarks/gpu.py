@@ -13,10 +13,10 @@ least of several measurements of 2 N and of N calls the difference, so that what
 by itself is left out, divided by N.  It cannot be less than the time to dispatch a program.
 
 First comes a product whose bits are known, then what tells most: products, rows, training.  With
---output, writes DIR/speed.md and .json after every case, so that a run that is cut off, by
---minutes or otherwise, loses nothing, and they say which families of cases are left.  Exit status:
-0, or 1 if something failed or has other bits, 2 if the request cannot be met or cases are left.
---platform cpu --quick tries the program out elsewhere.
+--output, writes DIR/speed.md and .json before and after every case, so that a run that is cut off,
+by --minutes or otherwise, loses nothing, and they say which families of cases are left.  Exit
+status: 0, or 1 if something failed or has other bits, 2 if the request cannot be met or cases are
+left.  --platform cpu --quick tries the program out elsewhere.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-import contractions
 import cpu
 import jax
 import numpy as np
 import optax
+import products
 from cpu import values
 from jax import lax
 
 import repjax
 from repjax.primitives import gpu
-from repjax.primitives.interpret import ACCUMULATIONS, CONTRACTIONS, Context, interpret_closed
-from repjax.primitives.rows import in_kernels
+from repjax.primitives.core.interpret import interpret_closed
+from repjax.primitives.core.tables import ACCUMULATIONS, CONTRACTIONS, Context
+from repjax.primitives.kernels import in_kernels
 from repjax.verify import conformance, vectors
 from repjax.verify.prove import UsageError
 
@@ -57,7 +58,7 @@ class Case(NamedTuple):
       arguments: its operands.
       ways: names and the keywords of ``Context`` of repjax's; ``rows=False`` is without the
         kernels for rows.
-      flops: products and sums of its contractions; 0 if bytes are what counts.
+      flops: multiplications and additions of its products; 0 if bytes are what counts.
       plain: the ways of plain JAX.
       whole: whether it is a program, with entry and exit, rather than an operation.
     """
@@ -167,7 +168,7 @@ def network_cases(quick: bool) -> Iterator[Case]:
 
 def contraction_cases(quick: bool) -> Iterator[Case]:
     last = ""
-    convolutions = itertools.islice(contractions.convolutions(), 3 if quick else None)
+    convolutions = itertools.islice(products.convolutions(), 3 if quick else None)
     for name, function, arguments in (*convolutions, *_attention(quick)):
         last = last if name.startswith("its ") else name
         full = name if name == last else f"{last}: {name}"
@@ -292,13 +293,19 @@ def markdown(report: dict[str, Any]) -> str:
     best = report["ceilings"]
     lines = ["# GPU", ""]
     lines += [f"{key}: {value}  " for key, value in report["environment"].items() if value]
+    lines.append("")
+    if "bytes/s" in best:
+        lines.append(
+            f"Measured ceilings: {best['bytes/s'] / 1e9:,.0f} GB/s, "
+            f"{best['flop/s'] / 1e12:.2f} TFLOP/s in float32 (HIGHEST); "
+            f"an empty program takes {best['dispatch'] * 1e6:.1f} us."
+        )
+    else:
+        lines.append(f"Measured ceilings: none{best and ', ' + best['error']}.")
+    bits = {True: "the golden bits", False: "**other bits**", None: "not been computed"}
     lines += [
         "",
-        f"Measured ceilings: {best['bytes/s'] / 1e9:,.0f} GB/s, "
-        f"{best['flop/s'] / 1e12:.2f} TFLOP/s in float32 (HIGHEST); "
-        f"an empty program takes {best['dispatch'] * 1e6:.1f} us.",
-        "",
-        f"A product of 2,048 has {'the golden bits' if report['same'] else '**other bits**'}.",
+        f"A product of 2,048 has {bits[report['same']]}.",
         "",
         "Finished." if report["finished"] else f"**Unfinished**: {_left(report)}.",
     ]
@@ -320,7 +327,7 @@ def markdown(report: dict[str, Any]) -> str:
                 shown = f"{rate / 1e12:.2f} TFLOP/s" if row["flops"] else f"{rate / 1e9:,.0f} GB/s"
                 training = name.startswith("training")
                 cells += [f"{t * 1e3:.4g}", "" if training else shown]
-                cells += ["" if training else f"{rate / best[unit]:.0%}"]
+                cells += ["" if training or unit not in best else f"{rate / best[unit]:.0%}"]
                 cells += [f"{t / plain:.2f}" if plain else ""]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -333,25 +340,16 @@ def _left(report: dict[str, Any]) -> str:
 
 
 def find_device(platform: str):
-    """The device; ends the program, with one sentence, if there is none."""
+    """The device; UsageError, of one sentence, if there is none."""
     if platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
-    device = jax.devices()[0]
-    try:
-        conformance.check_device(device)
-        if platform == "gpu" and device.platform == "cpu":
-            raise UsageError(
-                "expected an NVIDIA GPU, received a CPU only; run benchmarks/cpu.py, or try this "
-                "program out with --platform cpu --quick"
-            )
-    except UsageError as error:
-        refuse(str(error))
+    device = conformance.find_device()
+    if platform == "gpu" and device.platform == "cpu":
+        raise UsageError(
+            "expected an NVIDIA GPU, received a CPU only; run benchmarks/cpu.py, or try this "
+            "program out with --platform cpu --quick"
+        )
     return device
-
-
-def refuse(reason: str) -> NoReturn:
-    print(f"gpu.py: {reason}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 #: In the order of what they tell.
@@ -366,6 +364,19 @@ FAMILIES = {
 }
 
 
+def chosen(only: list[str]) -> dict[str, Callable[[bool], Iterator[Case]]]:
+    """The families that may have cases whose names start so: to make all cases takes minutes."""
+
+    def may_have(family: str) -> bool:
+        starts = [f"{name}: " for name in family.split(" and ")]
+        return any(a.startswith(b) or b.startswith(a) for a in starts for b in only)
+
+    found = {family: cases for family, cases in FAMILIES.items() if may_have(family)}
+    if not found:
+        raise UsageError(f"--only: expected the start of a case's name, received {only}")
+    return found
+
+
 def smoke(device) -> bool:
     """Whether a product has the golden bits; says so, and what computes it."""
     case = vectors.smoke()
@@ -376,50 +387,74 @@ def smoke(device) -> bool:
     return row["same"]
 
 
+def _failed(error: Exception) -> dict[str, str]:
+    text = str(error).strip().splitlines() or [""]
+    return {"error": f"{type(error).__name__}: {text[0][:200]}"}
+
+
 def measure_ways(case: Case, seconds: float, deadline: float) -> dict[str, Any]:
     """The row of a case in the report: its ways, until the deadline."""
     row: dict[str, Any] = {"bytes": case.bytes(), "flops": case.flops, "ways": {}}
+    # An array of the host, such as labels, would be copied to the device by every call.
+    arguments = jax.device_put(case.arguments)
     for way, compile_program in case.programs():
         if time.monotonic() > deadline:
             break
         try:
-            row["ways"][way] = measure(compile_program(), case.arguments, seconds)
+            row["ways"][way] = measure(compile_program(), arguments, seconds)
         except Exception as error:  # such as too little memory: the others are to run
-            text = str(error).strip().splitlines() or [""]
-            row["ways"][way] = {"error": f"{type(error).__name__}: {text[0][:200]}"}
+            row["ways"][way] = _failed(error)
     return row
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, short measurements")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no case after them")
+    parser.add_argument(
+        "--minutes", type=conformance.minutes, default=math.inf, help="begin no case after them"
+    )
     parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
     parser.add_argument("--platform", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR", help="write DIR/speed.*")
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
+    try:
+        return _run(arguments, deadline)
+    except UsageError as error:
+        print(f"gpu.py: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: argparse.Namespace, deadline: float) -> int:
     if arguments.platform == "cpu" and not arguments.quick:
-        refuse("--platform cpu expected --quick too; see benchmarks/cpu.py")
+        raise UsageError("--platform cpu expected --quick too; see benchmarks/cpu.py")
+    families = chosen(arguments.only)
     device = find_device(arguments.platform)
     seconds = 0.02 if arguments.quick else 0.4
     report: dict[str, Any] = {
         "environment": conformance.environment(device),
-        "same": smoke(device),
-        "ceilings": ceilings(arguments.quick, seconds),
+        "same": None,
+        "ceilings": {},
         "finished": False,
-        "running": "",
-        "left": [*FAMILIES],
+        "running": "smoke",
+        "left": [*families],
         "cases": {},
     }
-    print(report["ceilings"], flush=True)
 
     def save(running: str = "") -> None:
         report["running"] = running
         if arguments.output:
             conformance.write(arguments.output / "speed", report, markdown(report))
 
-    for family, cases in FAMILIES.items():
+    save("smoke")
+    report["same"] = smoke(device)
+    save("ceilings")
+    try:
+        report["ceilings"] = ceilings(arguments.quick, seconds)
+    except Exception as error:  # the cases are to run
+        report["ceilings"] = _failed(error)
+    print(report["ceilings"], flush=True)
+    for family, cases in families.items():
         for case in cases(arguments.quick):
             if not case.name.startswith(tuple(arguments.only)):
                 continue
@@ -439,10 +474,12 @@ def main() -> int:
     else:
         report["finished"] = True
         case = None
+    if report["finished"] and not report["cases"]:
+        raise UsageError(f"--only: expected the start of a case's name, received {arguments.only}")
     save("" if report["finished"] else case.name)
     print("\n" + markdown(report))
     ways = [figures for row in report["cases"].values() for figures in row["ways"].values()]
-    if not report["same"] or any("error" in figures for figures in ways):
+    if not report["same"] or any("error" in x for x in (report["ceilings"], *ways)):
         return 1
     return 0 if report["finished"] else 2
 

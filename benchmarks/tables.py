@@ -4,7 +4,7 @@
 
 Writes anew what README.md and the pages of docs have between ``<!-- results: NAME -->`` and
 ``<!-- end of results -->``: the table that the function of that name in :data:`TABLES` makes.
-No other figure of speed stands in these pages; tests/test_docs.py compares the tables.
+No other figure of speed stands in these pages; tests/project/test_docs.py compares the tables.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
-#: The runs of benchmarks/contractions.py, by the kernel that they are of.
+#: The runs of benchmarks/products.py, by the kernel that they are of.
 PRODUCTS = {
-    "AVX-512 with VNNI": "contractions",
-    "AVX-512": "contractions-avx512",
-    "AMX": "contractions-amx",
+    "AVX-512 with VNNI": "products",
+    "AVX-512": "products-avx512",
+    "AMX": "products-amx",
 }
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
 
@@ -78,12 +78,12 @@ def span(values: Iterable[str | float]) -> str:
 
 def measured() -> str:
     """Which file was measured on what."""
-    programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "contractions")}
+    programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
     programs |= {"devices": "devices", "training": "training"}
     rows = []
     for name, program in programs.items():
         info = heading(name)
-        kernel = info.get("contractions", "").removeprefix("compiled kernel, ")
+        kernel = info.get("products", "").removeprefix("compiled kernel, ")
         command = f"python benchmarks/{program}.py --output benchmarks/results/{name}"
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
@@ -105,7 +105,7 @@ def summary() -> str:
         ],
         **{
             f"matrix products and convolutions, `{order}`".replace(", HIGHEST`", "`, `HIGHEST`"): [
-                row[f"{order}: ratio"] for row in cases("contractions").values()
+                row[f"{order}: ratio"] for row in cases("products").values()
             ]
             for order in ORDERS
         },
@@ -203,7 +203,7 @@ def errors() -> str:
         ["data", *titles],
         (
             [row["data"], *(row[title].split(" / ")[0] for title in titles)]
-            for row in read("contractions")[1]
+            for row in read("products")[1]
         ),
     )
 

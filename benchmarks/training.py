@@ -1,4 +1,4 @@
-"""Training in each order of contractions: losses and accuracies beside plain JAX.
+"""Training in each order of products: losses and accuracies beside plain JAX.
 
     python benchmarks/training.py [--quick] [--output benchmarks/results/training]
 
@@ -183,7 +183,7 @@ def main() -> None:
                 row = {"network": name, "seed": seed, "way": way, "first": losses[0]}
                 rows.append(row | {"last": last, "accuracy": accuracy})
                 print(rows[-1], f"{time.perf_counter() - start:.1f} s", flush=True)
-    info = {**environment(), "contractions": repjax.info()["cpu contractions"]}
+    info = {**environment(), "products": repjax.info()["cpu products"]}
     print("\n" + report(rows, info))
     if arguments.output:
         conformance.write(arguments.output, {"environment": info, "rows": rows}, report(rows, info))

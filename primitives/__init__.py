@@ -1,26 +1,29 @@
 """The numerics of repjax: every operation's algorithm, as custom JAX primitives.
 
-Importing this package registers every primitive and its rule.  It knows nothing of
-Flax, of optax or of the rewriting of programs; ``docs/contributing`` says how to add one.
+Importing this package registers every primitive, its rule and its kernels.  It knows nothing of
+Flax, of optax or of the rewriting of programs; ``docs/contributing.md`` says how to add one.
+
+Imports go one way: ``core`` below ``operations`` below ``fusion`` below ``cpu`` and ``gpu`` below
+``kernels``.
 """
 
-from repjax.primitives import (  # noqa: F401  (registers primitives and rules)
+from repjax.primitives import kernels  # noqa: F401  (registers kernels)
+from repjax.primitives.operations import (  # noqa: F401  (registers primitives and rules)
     add_n,
     arithmetic,
     collectives,
     complex_numbers,
-    contract,
     decay,
     elementary,
     exact,
     fourier,
     linalg,
+    products,
     random,
-    reduce,
+    reductions,
     refused,
     scatter,
     special,
-    spectral,
 )
 
 #: The version of the contract (docs/numerics.md) that the bits obey.

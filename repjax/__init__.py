@@ -23,7 +23,7 @@ from repjax import repdl as repdl
 from repjax._version import __version__ as __version__
 from repjax.config import enabled as enabled
 from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
-from repjax.primitives.interpret import RefusedError as RefusedError
+from repjax.primitives.core.tables import RefusedError as RefusedError
 from repjax.reproducible import reproducible as reproducible
 from repjax.verify.digest import digest as digest
 from repjax.verify.information import info as info

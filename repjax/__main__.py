@@ -1,17 +1,18 @@
-"""The command line: ``python -m repjax COMMAND``."""
+"""The command line: ``repjax COMMAND``, or ``python -m repjax COMMAND``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from repjax.verify import conformance, prove
+from repjax.verify import comparison, conformance, prove
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status (2: a request that cannot be met)."""
-    parser = argparse.ArgumentParser(prog="python -m repjax", description="Tools that check bits.")
+    parser = argparse.ArgumentParser(prog="repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    comparison.add_command(commands)
     conformance.add_command(commands)
     prove.add_command(commands)
     parsed = parser.parse_args(arguments)

@@ -69,7 +69,7 @@ def save(path, tree, metadata=None) -> None:
         ],
     }
     text = _json(header)
-    with _replacing(path) as file:
+    with replacing(path) as file:
         with zipfile.ZipFile(file, "w") as archive:
             _write(archive, _HEADER, lambda f: f.write(text))
             for leaf in found:
@@ -117,6 +117,26 @@ def load_metadata(path):
         return header["metadata"]
 
 
+def load_leaves(path) -> dict[tuple[str, ...], np.ndarray]:
+    """The arrays of a checkpoint by their paths, as NumPy has them; errors as in :func:`load`.
+
+    A PRNG key array is its key data, and a leaf that is None is left out.
+    """
+    import ml_dtypes  # a dependency of jax: bfloat16 and its like
+
+    with _opened(path) as (archive, header):
+        found = {}
+        for leaf in header["leaves"]:
+            if leaf["member"] is not None:
+                with archive.open(leaf["member"]) as file:
+                    array = np.lib.format.read_array(file, allow_pickle=False)
+                array = array.astype(array.dtype.newbyteorder("="), copy=False)
+                if hasattr(ml_dtypes, leaf["dtype"]):
+                    array = array.view(getattr(ml_dtypes, leaf["dtype"]))
+                found[tuple(leaf["path"])] = array
+        return found
+
+
 # Writing.
 
 
@@ -156,7 +176,7 @@ def _write(archive, name, write):
 
 
 @contextlib.contextmanager
-def _replacing(path):
+def replacing(path):
     """A new binary file that takes the place of `path` if the block succeeds."""
     target = os.path.realpath(os.fspath(path))  # through a symbolic link, not over it
     folder, name = os.path.split(target)

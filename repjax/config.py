@@ -30,17 +30,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
-from jax._src.core import trace_state_clean
-from jax._src.interpreters import pxla
-from jax._src.random import core as random_core
 from jax.extend.core import Primitive
 from jax.extend.core import primitives as stock
 from jax.interpreters import ad, mlir
 
 from repjax import cotangents, environment, rewrite
-from repjax.primitives.arithmetic import FORMATS
-from repjax.primitives.elementary import DERIVATIVES
-from repjax.primitives.interpret import (
+from repjax.primitives.core.jax_internals import pxla, random_core, trace_state_clean
+from repjax.primitives.core.tables import (
     PREFIX,
     RefusedError,
     check_accumulation,
@@ -50,6 +46,8 @@ from repjax.primitives.interpret import (
     default_contraction,
     orders,
 )
+from repjax.primitives.operations.arithmetic import FORMATS
+from repjax.primitives.operations.elementary import DERIVATIVES
 
 #: Part of the key of JAX's caches.
 _enabled = jax.make_user_context(False)
@@ -180,7 +178,7 @@ _add_option(
 _add_option(
     "repjax_contraction",
     str,
-    "The default order of contractions: sequential or order_independent.",
+    "The default order of products: sequential or order_independent.",
     lambda: default_contraction.value,
     lambda value: _set_order("repjax_contraction", default_contraction, check_contraction, value),
 )

@@ -4,7 +4,7 @@ Each use of a value gives it a cotangent, and JAX adds them two by two in the or
 meets the uses, which differs between its versions.  So does what it takes for one value: a function
 under ``jax.jit``, of which ``jax.numpy`` is full, may have variables of its own for what it takes
 and for what it passes on.  Here such functions are seen through, and all cotangents of a value are
-collected and added by :func:`repjax.primitives.add_n.add_n`, rounded once.
+collected and added by :func:`repjax.primitives.operations.add_n.add_n`, rounded once.
 
 That is so while repjax is active, and for the cotangents of a value that a primitive of repjax
 uses: explicit functions are differentiated by a JAX that knows nothing of the switch.
@@ -17,16 +17,22 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax._src.interpreters import ad as autodiff
-from jax._src.interpreters.ad import GradAccum, RefAccum, ValAccum, ct_check, fancy_transposes
-from jax._src.util import weakref_lru_cache
 from jax.extend.core import Literal
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import ad
 
-from repjax.primitives.add_n import add_n
-from repjax.primitives.arithmetic import FORMATS
-from repjax.primitives.interpret import open_jaxpr
+from repjax.primitives.core.jax_internals import (
+    GradAccum,
+    RefAccum,
+    ValAccum,
+    autodiff,
+    ct_check,
+    fancy_transposes,
+    weakref_lru_cache,
+)
+from repjax.primitives.core.programs import open_jaxpr
+from repjax.primitives.operations.add_n import add_n
+from repjax.primitives.operations.arithmetic import FORMATS
 
 _FORMATS = (*FORMATS, np.dtype(np.complex64))
 

@@ -15,9 +15,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from jax._src import compiler
-
-from repjax.primitives.interpret import PREFIX
+from repjax.primitives.core.jax_internals import compiler
+from repjax.primitives.core.tables import PREFIX
 
 #: Boolean flags that must stay off, and what they do.
 HARMFUL = {

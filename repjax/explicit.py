@@ -14,14 +14,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from repjax.primitives.arithmetic import canonicalize
-from repjax.primitives.interpret import (
-    Context,
-    check_orders,
-    interpret_closed,
-    orders,
-)
-from repjax.primitives.weak import leave
+from repjax.primitives.core.interpret import interpret_closed
+from repjax.primitives.core.tables import Context, check_orders, orders
+from repjax.primitives.core.values import canonicalize
+from repjax.primitives.core.weak import leave
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 from repjax.tracing import trace

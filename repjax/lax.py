@@ -2,9 +2,9 @@
 
 Every function here is the ``jax.lax`` function of that name, with each of its operations
 in its correctly rounded or fixed-order form (``docs/numerics.md``); its derivatives too.
-Float operands are float32.  Functions that contain a sum take one more keyword,
-``accumulation``, which overrides the option ``repjax_accumulation``, or ``repjax_contraction``
-for matrix products and convolutions.
+Float operands are float32.  Sums take one more keyword, ``accumulation``, and matrix products and
+convolutions ``contraction``, which override the options ``repjax_accumulation`` and
+``repjax_contraction``.
 
 Functions of ``jax.lax`` that compute nothing in floating point (``reshape``, ``select``,
 ``fori_loop``, ``scan``, ...) need no reproducible form: use them as they are.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,13 @@ import jax
 from jax import lax as _stock
 
 from repjax.explicit import explicit as _explicit
-from repjax.primitives.add_n import add_n as _add_n
-from repjax.primitives.arithmetic import FORMATS as _FORMATS
-from repjax.primitives.arithmetic import canonicalize as _canonicalize
-from repjax.primitives.contract import fma_p as _fma_p
-from repjax.primitives.elementary import hypot_p as _hypot_p
-from repjax.primitives.elementary import log2_p as _log2_p
-from repjax.primitives.elementary import log10_p as _log10_p
+from repjax.primitives.core.tables import PRIMITIVES as _PRIMITIVES
+from repjax.primitives.core.values import canonicalize as _canonicalize
+from repjax.primitives.operations.add_n import add_n as _add_n
+from repjax.primitives.operations.arithmetic import FORMATS as _FORMATS
+from repjax.primitives.operations.elementary.table import TABLE as _ELEMENTARY
+from repjax.primitives.operations.elementary.table import Own as _Own
+from repjax.primitives.operations.products import fma_p as _fma_p
 
 _NOTE = "\n\n    Reproducible form of ``jax.lax.{name}``; see ``docs/numerics.md``.\n\n    {text}"
 _SUM = (
@@ -35,9 +36,9 @@ _SUM = (
     "      accumulation: the order of the sum, ``'pairwise'``, ``'sequential'`` or\n"
     "        ``'order_independent'``; the default is the option ``repjax_accumulation``.\n"
 )
-_CONTRACTION = (
+_PRODUCT = (
     "Args beyond those of ``jax.lax``:\n"
-    "      accumulation: ``'sequential'``, one accumulator per output, one fused multiply-add\n"
+    "      contraction: ``'sequential'``, one accumulator per output, one fused multiply-add\n"
     "        per term, k ascending from +0; or ``'order_independent'``, exact sums of integers\n"
     "        on common grids, finer ones with ``precision=HIGHEST``; the default is the option\n"
     "        ``repjax_contraction``.\n"
@@ -51,10 +52,10 @@ def _documented(twin: Callable[..., Any], name: str, text: str = "") -> Callable
     return twin
 
 
-def _show_accumulation(twin: Callable[..., Any], default: str | None) -> Callable[..., Any]:
+def _show(keyword: str, twin: Callable[..., Any]) -> Callable[..., Any]:
     """Put the keyword that the twin has beyond the stock function into its signature."""
     stock = inspect.signature(twin)
-    more = inspect.Parameter("accumulation", inspect.Parameter.KEYWORD_ONLY, default=default)
+    more = inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=None)
     twin.__signature__ = stock.replace(parameters=[*stock.parameters.values(), more])
     return twin
 
@@ -70,17 +71,22 @@ def _sum(name: str) -> Callable[..., Any]:
     def twin(*args, accumulation: str | None = None, **kwargs):
         return _explicit(stock, accumulation=accumulation)(*args, **kwargs)
 
-    return _show_accumulation(_documented(twin, name, _SUM), None)
+    return _show("accumulation", _documented(twin, name, _SUM))
 
 
-def _contraction(name: str) -> Callable[..., Any]:
+def _product(name: str) -> Callable[..., Any]:
     stock = getattr(_stock, name)
 
     @functools.wraps(stock)
-    def twin(*args, accumulation: str | None = None, **kwargs):
-        return _explicit(stock, contraction=accumulation)(*args, **kwargs)
+    def twin(*args, contraction: str | None = None, **kwargs):
+        if "accumulation" in kwargs:
+            raise TypeError(
+                f"{name}: expected the order of the product as the keyword contraction, received "
+                f"accumulation={kwargs['accumulation']!r}, which is for sums; rename the keyword"
+            )
+        return _explicit(stock, contraction=contraction)(*args, **kwargs)
 
-    return _show_accumulation(_documented(twin, name, _CONTRACTION), None)
+    return _show("contraction", _documented(twin, name, _PRODUCT))
 
 
 add = _plain("add")
@@ -93,7 +99,6 @@ rsqrt = _plain("rsqrt")
 reciprocal = _plain("reciprocal")
 square = _plain("square")
 integer_pow = _plain("integer_pow")
-pow = _plain("pow")
 max = _plain("max")
 min = _plain("min")
 abs = _plain("abs")
@@ -106,32 +111,6 @@ rem = _plain("rem")
 reduce_precision = _plain("reduce_precision")
 convert_element_type = _plain("convert_element_type")
 bitcast_convert_type = _plain("bitcast_convert_type")
-
-exp = _plain("exp")
-exp2 = _plain("exp2")
-expm1 = _plain("expm1")
-log = _plain("log")
-log1p = _plain("log1p")
-cbrt = _plain("cbrt")
-logistic = _plain("logistic")
-sin = _plain("sin")
-cos = _plain("cos")
-tan = _plain("tan")
-asin = _plain("asin")
-acos = _plain("acos")
-atan = _plain("atan")
-atan2 = _plain("atan2")
-sinh = _plain("sinh")
-cosh = _plain("cosh")
-tanh = _plain("tanh")
-asinh = _plain("asinh")
-acosh = _plain("acosh")
-atanh = _plain("atanh")
-erf = _plain("erf")
-erfc = _plain("erfc")
-erf_inv = _plain("erf_inv")
-lgamma = _plain("lgamma")
-digamma = _plain("digamma")
 
 reduce_max = _plain("reduce_max")
 reduce_min = _plain("reduce_min")
@@ -147,13 +126,13 @@ reduce_prod = _sum("reduce_prod")
 cumsum = _sum("cumsum")
 cumprod = _sum("cumprod")
 
-dot = _contraction("dot")
-dot_general = _contraction("dot_general")
-batch_matmul = _contraction("batch_matmul")
-conv = _contraction("conv")
-conv_general_dilated = _contraction("conv_general_dilated")
-conv_with_general_padding = _contraction("conv_with_general_padding")
-conv_transpose = _contraction("conv_transpose")
+dot = _product("dot")
+dot_general = _product("dot_general")
+batch_matmul = _product("batch_matmul")
+conv = _product("conv")
+conv_general_dilated = _product("conv_general_dilated")
+conv_with_general_padding = _product("conv_with_general_padding")
+conv_transpose = _product("conv_transpose")
 
 
 def _of_one_type(name: str, number: str, *operands) -> list[jax.Array]:
@@ -200,45 +179,50 @@ def add_n(*terms: jax.Array) -> jax.Array:
     return _canonicalize(_add_n(*_of_one_type("add_n", "one or more", *terms)))
 
 
-def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``sqrt(x**2 + y**2)``, correctly rounded, then canonical.
+def _own(name: str, arity: int, own: _Own) -> Callable[..., Any]:
+    """An elementary function that ``jax.lax`` has not got, or not in every version."""
+    primitive = _PRIMITIVES[name]
 
-    ``jax.numpy.hypot`` is a graph of several operations, each of which rounds, and has other
-    bits.
-
-    Args:
-      x, y: float32, float16 or bfloat16 arrays, of one shape and type.
-
-    Returns:
-      An array of that shape and type: inf if x or y is infinite, even if the other is NaN. The
-      derivative is x / h * t + y / h * s for tangents t and s; it is NaN for x = y = 0.
-    """
-    return _canonicalize(_hypot_p.bind(*_of_one_type("hypot", "two", x, y)))
-
-
-def _logarithm(primitive, base: int) -> Callable[..., Any]:
-    def log(x: jax.Array) -> jax.Array:
+    def of_one(x: jax.Array) -> jax.Array:
         x = _canonicalize(jax.numpy.asarray(x))
         if x.dtype not in _FORMATS:
             raise TypeError(
-                f"log{base}: expected a float32, float16 or bfloat16 array, received {x.dtype}; "
+                f"{name}: expected a float32, float16 or bfloat16 array, received {x.dtype}; "
                 "convert it first"
             )
         return _canonicalize(primitive.bind(x))
 
-    log.__name__ = log.__qualname__ = f"log{base}"
-    log.__doc__ = f"""The logarithm to base {base}, correctly rounded, then canonical.
+    def of_two(x: jax.Array, y: jax.Array) -> jax.Array:
+        return _canonicalize(primitive.bind(*_of_one_type(name, "two", x, y)))
 
-    ``jax.numpy.log{base}`` may be a quotient of two natural logarithms, and then has other bits.
+    function, operands, result = (
+        (of_one, "x: a float32, float16 or bfloat16 array.", "An array of its shape and type")
+        if arity == 1
+        else (
+            of_two,
+            "x, y: float32, float16 or bfloat16 arrays, of one shape and type.",
+            "An array of that shape and type",
+        )
+    )
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""{own.summary}, correctly rounded, then canonical.
+
+    {_wrapped(own.note, 4)}
 
     Args:
-      x: a float32, float16 or bfloat16 array.
+      {operands}
 
     Returns:
-      An array of its shape and type: -inf for 0, NaN below 0.
+      {_wrapped(f"{result}: {own.returns}.", 6)}
     """
-    return log
+    return function
 
 
-log2 = _logarithm(_log2_p, 2)
-log10 = _logarithm(_log10_p, 10)
+def _wrapped(text: str, indent: int) -> str:
+    return textwrap.fill(text, 100 - indent).replace("\n", "\n" + " " * indent)
+
+
+# Each elementary function by its name: exp, log, sin, ...
+globals().update(
+    {r.name: _own(r.name, r.arity, r.own) if r.own else _plain(r.name) for r in _ELEMENTARY}
+)

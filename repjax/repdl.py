@@ -13,7 +13,7 @@ in PyTorch bit for bit::
     optimizer = repdl.adam(1e-3)
 
 **Notation.**  rn(v) is v rounded to float32.  Each operation of a graph below is rounded on its
-own, but for fma(a, b, c) = rn(a * b + c).  A *chain* over k of a[k] and b[k] is
+own, except for fma(a, b, c) = rn(a * b + c).  A *chain* over k of a[k] and b[k] is
 s = fma(a[k], b[k], s), k ascending from s = +0; a *sum* over k is s = rn(s + x[k]), k ascending
 from +0.  Over several axes k runs row-major, the last axis fastest.  f(n) is 1/n, rounded to
 float64 and then to float32; constants given as Python floats are rounded to float32.  The options
@@ -50,7 +50,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from repjax.explicit import explicit
 from repjax.lax import fma
 from repjax.optim import reproducible
-from repjax.primitives.decay import decayed_quotient_p, decayed_root_p
+from repjax.primitives.operations.decay import decayed_quotient_p, decayed_root_p
 
 _in_order = functools.partial(explicit, accumulation="sequential", contraction="sequential")
 
@@ -550,7 +550,7 @@ _cross_entropy = _with_gradient(_cross_entropy, _cross_entropy_gradient)
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The :func:`mean` over the batch of rn(log(s) - t).
 
-    Of each row, s is the sum of e = exp(rn(x - max x)), and t the element of rn(x - max x) at the
+    In each row, s is the sum of e = exp(rn(x - max x)), and t the element of rn(x - max x) at the
     label; exp and log are correctly rounded.  RepDL's log is that of float64, rounded again, and
     misrounded for s = 0x1.827a74p-7 (0x3c413d3a), 0x1.2f1fd6p+3 (0x41178feb), 0x1.bacb4ap+25
     (0x4c5d65a5), 0x1.b121a6p+76 (0x65d890d3) and 0x1.6351d8p+95 (0x6f31a8ec): where s is one of
@@ -592,7 +592,7 @@ def adam(
 ) -> optax.GradientTransformation:
     """Adam in RepDL's order, as an optax transformation with the state of ``optax.scale_by_adam``.
 
-    Of gradient g, parameter p, moments m and v, from +0, and step t = 1, 2, ...:
+    For a gradient g, parameter p, moments m and v, from +0, and step t = 1, 2, ...:
 
         g = fma(weight_decay, p, g), if weight_decay is not 0
         m = fma(1 - b1, g, rn(m * b1))
@@ -606,7 +606,7 @@ def adam(
 
     All constants are computed in float64, each operation rounded on its own, and then rounded to
     float32; those with t too, also under ``jit``, where t is traced.  RepDL takes b**t from C's
-    ``pow``, here it is correctly rounded (``primitives/decay.py``).  The two may differ in the last
+    ``pow``, here it is correctly rounded (``operations/decay.py``).  The two may differ in the last
     bit of a float64, which seldom reaches the float32 constant: for b1 = 0.9, b2 = 0.999 and rates
     1e-3 and 1e-2 all constants of the first 100,000 steps are those of CPython with glibc.
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from repjax import environment, rewrite
-from repjax.primitives.interpret import check_orders, orders
+from repjax.primitives.core.tables import check_orders, orders
 from repjax.tracing import trace
 
 _DIFFERENTIATED = (

@@ -3,7 +3,7 @@
 :func:`run` is what ``repjax.reproducible`` and the global switch share: the program's
 inputs and constants are made canonical, each equation is replaced by its reproducible
 form, and the outputs are made canonical (which gives NaNs their one pattern).  If some
-equations have none, a :class:`~repjax.primitives.interpret.RefusedError` lists them all,
+equations have none, a :class:`~repjax.primitives.core.tables.RefusedError` lists them all,
 with the user's file and line.
 """
 
@@ -15,22 +15,17 @@ import pathlib
 import traceback
 
 import jax
-from jax._src.state.discharge import discharge_state
 from jax.extend import source_info_util
 from jax.interpreters import partial_eval
 
 import repjax.primitives
-from repjax.primitives.arithmetic import canonicalize, constant
-from repjax.primitives.interpret import (
-    Context,
-    RefusedError,
-    interpret,
-    open_jaxpr,
-    settled,
-    sharded_struct,
-)
-from repjax.primitives.rows import in_kernels
-from repjax.primitives.weak import enter, leave
+from repjax.primitives.core.interpret import interpret
+from repjax.primitives.core.jax_internals import discharge_state
+from repjax.primitives.core.programs import open_jaxpr, settled, sharded_struct
+from repjax.primitives.core.tables import Context, RefusedError
+from repjax.primitives.core.values import canonicalize, constant
+from repjax.primitives.core.weak import enter, leave
+from repjax.primitives.kernels import in_kernels
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 

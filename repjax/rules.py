@@ -1,6 +1,6 @@
 """Rules for structure: calls, control flow, custom derivatives.
 
-The rules of arithmetic, functions, reductions and contractions stand beside their
+The rules of arithmetic, functions, reductions and products stand beside their
 primitives (``repjax.primitives``), and are registered by importing it.  Here are the
 stock primitives that hold other jaxprs.
 """
@@ -14,24 +14,20 @@ import numpy as np
 from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
-from repjax.primitives.interpret import (
+from repjax.primitives.core.interpret import interpret, interpret_closed, program
+from repjax.primitives.core.programs import is_explicit, open_jaxpr, struct
+from repjax.primitives.core.tables import (
     COMPLEX,
     NOT_DIFFERENTIABLE,
     RULES,
     TURN_X64_OFF,
     Context,
     RefusedError,
-    bind_exact,
-    interpret,
-    interpret_closed,
-    is_explicit,
-    open_jaxpr,
-    program,
     rule,
-    struct,
 )
-from repjax.primitives.rows import in_kernels
-from repjax.primitives.weak import hold, is_narrow
+from repjax.primitives.core.weak import hold, is_narrow
+from repjax.primitives.kernels import in_kernels
+from repjax.primitives.operations.exact import bind_exact
 
 # --- calls: inlined, since the guards make the bits independent of what is fused with what --
 
@@ -149,7 +145,7 @@ COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_p
 def _rewritten(context: Context, jaxpr, operands):
     """A closed jaxpr of the same type with every equation in its reproducible form.
 
-    But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.weak`):
+    But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.core.weak`):
     ``operands``, of the elements of which only the formats matter, say which arguments are.
     """
     inner, _ = open_jaxpr(jaxpr)
@@ -163,8 +159,8 @@ def _rewritten(context: Context, jaxpr, operands):
         return match_types(interpret_closed(context.inside(), jaxpr, operands), results)
 
     # Derivatives take equations as they stand.
-    chained = program if context.differentiable else functools.partial(in_kernels, program)
-    return jax.make_jaxpr(chained)(*types)
+    function = program if context.differentiable else functools.partial(in_kernels, program)
+    return jax.make_jaxpr(function)(*types)
 
 
 def match_types(values, avals):

@@ -20,12 +20,16 @@ from __future__ import annotations
 
 import pytest
 
+# Their assertions say what was compared, as those of tests do.
+pytest.register_assert_rewrite("helpers")
+
+#: Tests are named by their file, without ``test_``, whatever folder it lies in.
 OF_ONE_VERSION = (
     *("amx", "data", "digest", "elementary", "example", "fuzz", "gpu_benchmark", "native"),
-    *("order_independent", "partition", "prove", "special", "spectral", "two_arguments"),
+    *("eigen", "order_independent", "partition", "prove", "special", "two_arguments"),
 )
 NOT_IN_THE_MIDDLE = (
-    *("elementwise", "gpu_kernels", "halves", "integers", "lenet", "library", "linalg", "narrow"),
+    *("gpu_kernels", "groups", "halves", "integers", "lenet", "library", "linalg", "narrow"),
     *("options", "ptx", "ptx_emulator", "repdl", "rows", "rows_on_cpu", "samplers", "scatter"),
     *("window", "x64"),
 )
@@ -35,8 +39,8 @@ SLOW = {
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "docs::test_examples_print_the_same_bits_on_another_machine",
+    "eigen::test_kernels",
     "elementary::test_contraction_does_not_matter",
-    "elementwise::test_sums_of_computed_terms",
     "example::test_another_seed_gives_another_digest",
     "example::test_order_independent_products",
     "example::test_resume_continues_bit_for_bit",
@@ -48,6 +52,7 @@ SLOW = {
     "fuzz::test_random_programs_have_one_set_of_bits",
     "gpu_benchmark::test_smoke_run",
     "gpu_kernels::test_convolution_and_its_gradients",
+    "groups::test_sums_of_computed_terms",
     "halves::test_every_function_on_a_cpu_without_float16",
     "integers::test_convolutions",
     "library::test_the_switch_gives_the_same_program",
@@ -60,12 +65,12 @@ SLOW = {
     "order_independent::test_dimensions_of_convolutions",
     "random::test_generators_of_integers_are_covered",
     "repdl::test_training",
+    "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
     "rows::test_operations",
     "samplers::test_bits",
     "settings::test_setting[AVX-2-8]",
     "settings::test_setting[AVX2-1-1]",
     "special::test_derivatives",
-    "spectral::test_kernels",
     "structure::test_wheel_holds_every_package",
     "x64::test_draws",
     "x64::test_training",

@@ -5,9 +5,9 @@
     python tests/fuzz.py --seeds 17:18 --show
     python tests/fuzz.py --seeds 0:3000 --coverage
 
-A program (tests/random_programs.py) is computed by one process for each setting: with the C++
-kernels, without, with other instruction sets, and for each ``--python``, another environment with
-another version of JAX, with the kernels.  All have to give the same bits through
+A program (tests/helpers/random_programs.py) is computed by one process for each setting: with the
+C++ kernels, without, with other instruction sets, and for each ``--python``, another environment
+with another version of JAX, with the kernels.  All have to give the same bits through
 ``repjax.reproducible``, several programs compiled together.  In one of the settings, another one
 for each program, it is also computed in another way (with --others N, each N-th program is):
 
@@ -60,9 +60,11 @@ DOCUMENTED = ("ragged_dot_general expected group_sizes of one dimension",)
 #: sections 9 and 12).
 OF_A_VERSION = ("jnp.i0", "jnp.ldexp", "jnp.polyval", "lax.igamma", "lax.igammac")
 CONDITIONAL = re.compile(r"\blax\.(cond|switch)\b")
+#: Functions with derivatives of their own, whose second derivatives inside a scan differ, too.
+CUSTOM = re.compile(r"\.(softplus|relu6?|log_sigmoid|mish|logaddexp2?)\b|\bcumlogsumexp\b")
 #: Primitives that programs do not have, by the reason.
 NOT_REACHED = {
-    "needs several devices, as tests/test_devices.py has": "all_gather all_gather_invariant "
+    "needs several devices, as tests/helpers/devices.py has": "all_gather all_gather_invariant "
     "all_to_all axis_index mesh_cast pmax pmin ppermute psum psum_invariant pvary reduce_scatter "
     "reshard shard_map sharding_constraint",
     "no row calls it": "composite custom_partitioning custom_vmap_call device_put random_gamma",
@@ -80,7 +82,8 @@ Answer = dict[str, Any]  # by way: {"digests": [...]} or {"error": ..., "plain":
 
 def _digest(x) -> str:
     import numpy as np
-    from bits import canonical
+
+    from helpers.bits import canonical
 
     x = np.asarray(x)
     if np.iscomplexobj(x):
@@ -94,9 +97,9 @@ def _ways(plain: bool = False) -> dict[str, Callable[..., Any]]:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    import random_programs
 
     import repjax
+    from helpers import random_programs
 
     # Plain JAX is what the others are measured by: it has to take the program in the same way.
     reproducible = repjax.reproducible if not plain else lambda f: jax.jit(f)
@@ -175,9 +178,8 @@ def _answer(program, way: str) -> Answer:
 
 def _answers_together(programs) -> list[Answer] | None:
     """Those of programs of one order, compiled as one; None if anything is raised."""
-    import random_programs
-
     import repjax
+    from helpers import random_programs
 
     functions = [random_programs.build(p) for p in programs]
 
@@ -212,7 +214,7 @@ def _fault_unguarded() -> None:
     """Products and sums as plain JAX has them, which contracts them."""
     import jax
 
-    from repjax.primitives.interpret import RULES
+    from repjax.primitives.core.tables import RULES
 
     RULES["mul"] = lambda context, operands, params: jax.lax.mul(*operands)
     RULES["add"] = lambda context, operands, params: jax.lax.add(*operands)
@@ -220,7 +222,7 @@ def _fault_unguarded() -> None:
 
 def _fault_sum() -> None:
     """Sums in another order."""
-    from repjax.primitives.interpret import RULES
+    from repjax.primitives.core.tables import RULES
 
     right = RULES["reduce_sum"]
 
@@ -235,7 +237,7 @@ def _fault_sum() -> None:
 
 def _fault_crash() -> None:
     """An operation that raises."""
-    from repjax.primitives.interpret import RULES
+    from repjax.primitives.core.tables import RULES
 
     def raises(context, operands, params):
         raise ValueError("a fault")
@@ -245,7 +247,7 @@ def _fault_crash() -> None:
 
 def _fault_death() -> None:
     """An operation that ends the process."""
-    from repjax.primitives.interpret import RULES
+    from repjax.primitives.core.tables import RULES
 
     RULES["tanh"] = lambda context, operands, params: os._exit(3)
 
@@ -269,7 +271,7 @@ def serve(fault: str | None = None) -> None:
     if fault:
         FAULTS[fault]()
     info = repjax.info()
-    print(json.dumps({key: info[key] for key in ("jax", "cpu contractions")}), file=out, flush=True)
+    print(json.dumps({key: info[key] for key in ("jax", "cpu products")}), file=out, flush=True)
     for served, line in enumerate(sys.stdin, 1):
         print(json.dumps(_compute(json.loads(line))), file=out, flush=True)
         if served % 40 == 0:  # or compiled programs would fill the memory
@@ -417,16 +419,18 @@ def refusals(error: str) -> list[str]:
 
 def is_of_a_version(program) -> bool:
     """Whether versions of JAX are documented to state it otherwise."""
+    from helpers.random_programs import DERIVATIVES
     from library import REWRITTEN
-    from random_programs import DERIVATIVES
 
     texts = [text for _, text in program["statements"]]
     called = {name for text in texts for name in re.findall(r"\b(?:jnp|jax|lax)\.[\w.]+", text)}
     names = program["transforms"]
     derivatives = sum(name in DERIVATIVES for name in names) + names.count("grad_of_grad")
     has_conditionals = "cond" in names or any(map(CONDITIONAL.search, texts))
+    is_scanned = "scan" in names or any("lax.scan" in text for text in texts)
+    has_custom = is_scanned and any(map(CUSTOM.search, texts))
     return not called.isdisjoint({*REWRITTEN, *OF_A_VERSION}) or (
-        has_conditionals and derivatives > 1
+        derivatives > 1 and (has_conditionals or has_custom)
     )
 
 
@@ -473,7 +477,7 @@ def compare(
 
 def _without_dead(program):
     """The program without statements and inputs that no output needs."""
-    from random_programs import NAME
+    from helpers.random_programs import NAME
 
     needed, kept = set(program["outputs"]), []
     for name, text in reversed(program["statements"]):
@@ -485,7 +489,7 @@ def _without_dead(program):
 
 
 def _types_of_values(program) -> dict[str, Any]:
-    import random_programs
+    from helpers import random_programs
 
     names = [name for name, _ in program["statements"]]
     bare = {**program, "outputs": names, "transforms": []}
@@ -499,7 +503,7 @@ def _types_of_values(program) -> dict[str, Any]:
 
 def smaller(program) -> Iterator[dict[str, Any]]:
     """Programs that are simpler by one thing, the most drastic first."""
-    import random_programs
+    from helpers import random_programs
 
     for i in range(len(program["transforms"])):
         rest = program["transforms"][:i] + program["transforms"][i + 1 :]
@@ -546,7 +550,7 @@ def smaller(program) -> Iterator[dict[str, Any]]:
 
 def minimise(program, fails: Callable[[Any], bool], attempts: int = 150) -> dict[str, Any]:
     """A program as small as it can be found that still fails."""
-    import random_programs
+    from helpers import random_programs
 
     changed = True
     while changed and attempts > 0:
@@ -648,9 +652,8 @@ class Fuzzer:
 
 def not_reached(seeds: range) -> list[str]:
     """Primitives of repjax's tables that no program of the seeds has, but for NOT_REACHED."""
-    import random_programs
-
-    from repjax.primitives.interpret import EXACT, EXACT_ON_INTEGERS, RULES
+    from helpers import random_programs
+    from repjax.primitives.core.tables import EXACT, EXACT_ON_INTEGERS, RULES
 
     missing = {*RULES, *EXACT, *EXACT_ON_INTEGERS}
     missing -= {name for names in NOT_REACHED.values() for name in names.split()}
@@ -721,7 +724,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(parsed) -> int:
     import warnings
 
-    import random_programs
+    from helpers import random_programs
 
     warnings.simplefilter("ignore")
     if parsed.show:
@@ -780,7 +783,7 @@ def _distinct(finds: list[Find]) -> list[Find]:
 
 
 def _report(fuzzer: Fuzzer, program, find: Find, parsed, minimised) -> None:
-    import random_programs
+    from helpers import random_programs
 
     seed = program["seed"]
     print(f"FOUND seed {seed} {find.kind} {find.places}: {find.message[:300]}", flush=True)

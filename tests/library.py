@@ -4,7 +4,7 @@
 
 ``CALLS`` maps a name such as ``jnp.linalg.norm`` to a function of two float32 matrices ``x`` and
 ``y``; functions that compute nothing on arrays are in ``NO_PROGRAMS``.  ``REFUSED`` says which of
-the calls repjax refuses; tests/test_library.py compares all this with what happens.
+the calls repjax refuses; tests/programs/test_library.py compares all this with what happens.
 """
 
 from __future__ import annotations
@@ -386,8 +386,8 @@ PAGE = pathlib.Path(__file__).parent.parent / "docs" / "coverage.md"
 _PAGE = """# Coverage: functions of JAX's libraries
 
 Which functions of `jax.numpy` and its relatives repjax covers, each tried with one typical call on
-float32 matrices (`tests/library.py`). `tests/test_library.py` compares this page with what happens
-in every supported version of JAX; the page is written by `python tests/library.py`.
+float32 matrices (`tests/library.py`). `tests/programs/test_library.py` compares this page with what
+happens in every supported version of JAX; the page is written by `python tests/library.py`.
 
 What is covered are [primitives](primitives.md), so that these lists are not all there is: any
 function made of covered primitives works. A function listed here as covered may still refuse other

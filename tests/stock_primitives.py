@@ -1,6 +1,7 @@
 """The stock primitives that repjax covers, as docs/primitives.md lists them.
 
-python tests/stock_primitives.py     write docs/primitives.md
+python tests/stock_primitives.py     write docs/primitives.md, and the tables of elementary
+                                     functions in docs/numerics.md, section 3
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import textwrap
 from collections.abc import Iterable
 
 import repjax  # noqa: F401 - which fills the tables
-from repjax.primitives.interpret import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
+from repjax.primitives.core.tables import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
+from repjax.primitives.operations.elementary.table import TABLE
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "primitives.md"
+NUMERICS = DOCS / "numerics.md"
 
 #: Which section of docs/numerics.md says what a primitive gives for floating-point operands.
 SECTIONS = {
@@ -23,8 +26,7 @@ SECTIONS = {
         1: "bitcast_convert_type eq_to le_to lt_to",
         2: """add add_any ceil convert_element_type div floor integer_pow iota mul neg nextafter
             one_minus_square polynomial pow reduce_precision rem round rsqrt sqrt square sub""",
-        3: """acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp
-            exp2 expm1 lgamma log log1p log2 logistic pow sin sinh tan tanh""",
+        3: " ".join(row.name for row in TABLE if row.rule),
         4: """all_gather_invariant argmax argmin cumlogsumexp cummax cummin cumprod cumsum
             device_put mesh_cast pmax pmin psum psum_invariant pvary reduce reduce_max reduce_min
             reduce_prod reduce_scatter reduce_sum reduce_window reshard top_k""",
@@ -50,7 +52,7 @@ as a function written in JAX ([section 12](numerics.md#12-composite-functions)).
 
 [coverage.md](coverage.md) has the same by function of `jax.numpy` and its relatives.
 `python tests/stock_primitives.py` writes this page from the tables of the code, and
-`tests/test_docs.py` compares the two.
+`tests/project/test_docs.py` compares the two.
 
 ## With a definition for floating-point operands
 
@@ -80,7 +82,7 @@ as a function written in JAX ([section 12](numerics.md#12-composite-functions)).
 
 def sections() -> dict[int, str]:
     """The text of each section of docs/numerics.md, its title first."""
-    parts = re.split(r"^## (?=\d)", (DOCS / "numerics.md").read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^## (?=\d)", NUMERICS.read_text(), flags=re.MULTILINE)
     return {int(part.split(".")[0]): part for part in parts[1:]}
 
 
@@ -116,5 +118,25 @@ def undefined() -> set[str]:
     return (RULES.keys() - STRUCTURAL - defined) | (defined - RULES.keys() - COMPLEX.keys())
 
 
+_HEAD = "| primitive | f | special values | file |\n|---|---|---|---|\n"
+
+
+def numerics() -> str:
+    """The text of docs/numerics.md with the rows of elementary functions of the code."""
+    before, *tables = NUMERICS.read_text().split(_HEAD)
+    text = before
+    for arity, table in enumerate(tables, 1):
+        rest = table[table.index("\n\n") + 1 :]
+        text += _HEAD + "".join(_row(row) for row in TABLE if row.arity == arity) + rest
+    return text
+
+
+def _row(row) -> str:
+    name = row.name if row.rule else f"repjax.lax.{row.name}"
+    file = f"primitives/operations/elementary/{row.name}.py"
+    return f"| `{name}` | {row.formula} | {row.specials} | `{file}` |\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    NUMERICS.write_text(numerics())

@@ -47,7 +47,7 @@ def test(python: str, jax: str, options: list[str]) -> bool:
         )
         print(f"--- Python {python}, jax {installed.stdout.strip()}", flush=True)
         # -P: what is tested is the installed package, not the folder beside the tests.  Tests
-        # that start Python with -c, -m or - say it again.
+        # that start Python with -c, -m or - say it again, but those that start it in this folder.
         tests = [run, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
         return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
 

@@ -19,8 +19,7 @@ import warnings
 
 import jax
 
-#: The oldest supported compute capability, that of the A100.
-OLDEST = 80
+from repjax.primitives.gpu.devices import check_age, device_kind, expected, local_capability
 
 #: Whether there are kernels for rows; for benchmarks, which compare.
 ROWS = True
@@ -37,7 +36,7 @@ def available() -> bool:
 
 
 def backend() -> str | None:
-    """Of the kernels for the GPU that is compiled for: ``triton``, ``ptx``, or None without any.
+    """The kernels for the GPU that is compiled for: ``triton``, ``ptx``, or None without any.
 
     Raises:
       RuntimeError: the GPU is too old, or this version of JAX has no Pallas Triton.
@@ -47,6 +46,11 @@ def backend() -> str | None:
     if found is None and reason != _OFF:
         _warn(reason)
     return found
+
+
+def check() -> None:
+    """Raise what :func:`backend` raises, and do not warn."""
+    _find()
 
 
 def in_use() -> str:
@@ -70,7 +74,7 @@ def _find() -> tuple[str | None, str]:
     if wanted not in BACKENDS:
         raise ValueError(f"{_VARIABLE}: expected {' or '.join(BACKENDS)}, received {wanted!r}")
     if wanted != "triton":
-        _check_age(local_capability())
+        check_age(local_capability())
         return ("ptx", "") if wanted == "ptx" else (None, _OFF)
     from repjax.primitives.gpu import triton
 
@@ -82,19 +86,11 @@ def _find() -> tuple[str | None, str]:
             "XLA's code: the same bits, but slower"
         )
     capability = triton.compute_capability()
-    _check_age(capability)
+    check_age(capability)
     if capability is None:
-        kind = _device_kind()
+        kind = device_kind()
         return None, f"Pallas of jax {jax.__version__} does not know the device kind {kind!r}"
     return "triton", ""
-
-
-def _check_age(capability: int | None) -> None:
-    if capability is not None and capability < OLDEST:
-        raise RuntimeError(
-            f"repjax expected an NVIDIA GPU of compute capability {OLDEST / 10} or newer, received "
-            f"{capability / 10}; use a newer one, or the CPU by JAX_PLATFORMS=cpu"
-        )
 
 
 @functools.cache
@@ -106,33 +102,3 @@ def _warn(reason: str) -> None:
         "have kernels, or where the GPU is not there name it (jax.sharding.use_abstract_mesh)",
         stacklevel=3,
     )
-
-
-def local_capability() -> int | None:
-    """The compute capability of the first GPU of this machine, 80 for 8.0; None without one."""
-    try:
-        device, *_ = jax.local_devices(backend="cuda")
-    except RuntimeError:
-        return None
-    return int(device.compute_capability.replace(".", ""))
-
-
-def _device() -> object:
-    """The device that is compiled for, or the name of its platform."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is None:
-        device = jax.config.jax_default_device
-    return device or jax.default_backend()
-
-
-def _device_kind() -> str:
-    device = _device()
-    if isinstance(device, str):
-        device = jax.local_devices()[0]
-    return device.device_kind
-
-
-def expected() -> bool:
-    """Whether what is traced now will probably be compiled for a GPU; plans depend on it."""
-    device = _device()
-    return getattr(device, "platform", device) in ("gpu", "cuda")

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from repjax.primitives.contract.problems import Problem, merged
+from repjax.primitives.core.sizes import merged
+from repjax.primitives.operations.products.problems import Problem
 
 
 class Tile(NamedTuple):
@@ -47,7 +48,7 @@ TILES = (
     Tile(32, 32, (2, 2), 32),
     Tile(16, 16, (1, 1), 32),
 )
-#: Of rows or columns of one or two outputs, as those of depthwise convolutions.
+#: For rows or columns of one or two outputs, as those of depthwise convolutions.
 THIN = (Tile(256, 1, (1, 1), 16), Tile(1, 256, (1, 1), 16))
 #: With offsets of 64 bits the first tile has too few registers.
 WIDE = (Tile(128, 128, (8, 8), 8), *TILES[1:])
@@ -64,7 +65,7 @@ def choose(g: int, m: int, n: int, wide: bool = False) -> Tile:
     return (enough or TILES[-1:])[0]
 
 
-def contract(lhs, rhs, shape, problem: Problem, *, start=None, into=None):
+def product(lhs, rhs, shape, problem: Problem, *, start=None, into=None):
     """The problem's part of the array of ``shape``, in a new one or in ``into``.
 
     ``start``, if it is given, has for each element of g and of n the value that chains begin with.
@@ -132,7 +133,7 @@ class _Writer:
         return self.do(f"{op}.{self.index}", *operands)
 
     def as_index(self, x: str) -> str:
-        """Of a u32."""
+        """A u32 in the type of offsets."""
         return x if self.index == "u32" else self.widened(x)
 
     def widened(self, x: str) -> str:
@@ -240,7 +241,7 @@ class _Side:
             self.w.say(f"{guard}st.shared.f32 [{at}], {value}")
 
     def positions(self) -> list[int]:
-        """Of the outputs of the first thread; neighbours read neighbouring vectors."""
+        """Offsets of the outputs of the first thread; neighbours read neighbouring vectors."""
         group = self.rows // (self.own // self.vector)
         return [group * (i // self.vector) + i % self.vector for i in range(self.own)]
 
@@ -263,7 +264,7 @@ def _axes(problem: Problem, array: str, dimensions: str) -> list[tuple[int, int]
 
 
 def _stride(axes) -> float:
-    """Of the innermost axis."""
+    """The stride of the innermost axis."""
     axes = merged(axes)
     return axes[-1][1] if axes else math.inf
 

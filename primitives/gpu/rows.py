@@ -1,8 +1,8 @@
-"""Row programs: each program of the kernel computes all equations for a few rows.
+"""Row groups: each program of the kernel computes all equations for a few rows.
 
 The rows are in registers, filled up to a power of two with elements that nothing is done with.
 What an equation computes is its primitive's body, evaluated on a tile.  The order of a
-``pairwise`` sum is that of :mod:`repjax.primitives.reduce.sums`: filled up with +0, then
+``pairwise`` sum is that of ``operations/reductions/sums.py``: filled up with +0, then
 ``x[:h] + x[h:]`` until one element is left, each sum made canonical.
 
 A row that does not fit into registers passes by tile after tile, once for each reduction that
@@ -21,18 +21,22 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from repjax.primitives import canonical
-from repjax.primitives.arithmetic import canonicalize_p
-from repjax.primitives.canonical import flush
-from repjax.primitives.define import BODIES, HALVES, in_float32
+from repjax.primitives.core import canonical
+from repjax.primitives.core.canonical import HALVES, flush
+from repjax.primitives.core.define import in_float32
+from repjax.primitives.core.programs import open_jaxpr
+from repjax.primitives.core.sizes import power_of_two_from
+from repjax.primitives.core.tables import BODIES, PREFIX
+from repjax.primitives.fusion.rows import REDUCTIONS, Rows, reduced_by
+from repjax.primitives.fusion.views import is_source
 from repjax.primitives.gpu import sums as columns
 from repjax.primitives.gpu import triton
-from repjax.primitives.gpu.contractions import offset
-from repjax.primitives.interpret import PREFIX, open_jaxpr
-from repjax.primitives.reduce import order
-from repjax.primitives.reduce.extrema import reduce_max_p
-from repjax.primitives.reduce.sums import reduce_sum_p
-from repjax.primitives.rows import GPU, REDUCTIONS, SHORT, Rows, is_source, name_of
+from repjax.primitives.gpu.products import offset
+from repjax.primitives.gpu.takes import GPU, SHORT, name_of
+from repjax.primitives.operations.arithmetic import canonicalize_p
+from repjax.primitives.operations.reductions import sort_keys
+from repjax.primitives.operations.reductions.extrema import reduce_max_p
+from repjax.primitives.operations.reductions.sums import reduce_sum_p
 
 #: Elements of a program, at least, and of each of its threads.
 _ELEMENTS = 1 << 10
@@ -46,7 +50,9 @@ def _extremum(largest: bool):
     def extremum(x, y):
         if not jax.dtypes.issubdtype(x.dtype, np.floating):
             return (lax.max if largest else lax.min)(x, y)
-        return order.values(lax.max(order.keys(x, largest), order.keys(y, largest)), largest)
+        return sort_keys.values(
+            lax.max(sort_keys.of(x, largest), sort_keys.of(y, largest)), largest
+        )
 
     return extremum
 
@@ -104,15 +110,15 @@ def _function(equation, interpret: bool):
 _WITHOUT_SIGN = {"abs", *(PREFIX + x for x in ("exp", "exp2", "logistic", "sqrt", "square"))}
 
 
-def _without_sign(program: Rows) -> set[object]:
+def _without_sign(group: Rows) -> set[object]:
     """The results that are sums of elements without a sign, and so need no guard on the way.
 
-    Of two canonical numbers that are zero or more the sum is at least the larger one: it is zero,
+    The sum of two canonical numbers that are zero or more is at least the larger one: it is zero,
     which is +0, or normal, or infinite, or a NaN if one of them is.  All of that ``flush`` leaves
     as it is.
     """
     names, found = {}, set()
-    for equation, reads in program.steps():
+    for equation, reads in group.steps():
         (result,) = equation.outvars
         names[result] = name_of(equation)
         if equation.primitive is reduce_sum_p and not isinstance(reads[0], Literal):
@@ -134,7 +140,7 @@ def _as_it_is(x):
 def _reduction(equation, x, inside, ending=flush):
     """The reduction of each row of a tile; ``inside`` is where it has elements, or None.
 
-    Of a sum, each addition has this ``ending``.
+    Each addition of a sum has this ``ending``.
     """
     name, primitive = equation.primitive.name.removeprefix(PREFIX), equation.primitive
     avals = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
@@ -157,15 +163,15 @@ class _Tile:
     A value is a tile, or a vector with one element for each row.
     """
 
-    def __init__(self, program: Rows, shape: tuple[int, int], inputs, index, interpret: bool):
-        self.rows, self.n = program.shape
+    def __init__(self, group: Rows, shape: tuple[int, int], inputs, index, interpret: bool):
+        self.rows, self.n = group.shape
         self.shape, self.inputs, self.index, self.interpret = shape, inputs, index, interpret
         row = triton.positions(triton.program_id(0), shape[0], index)
-        #: Of rows that there are, and which of them are this program's.
+        #: The number of rows that there are, and which of them are this program's.
         self.row = lax.min(row, index(self.rows - 1))
         self.is_row = None if self.rows % shape[0] == 0 else row < index(self.rows)
         self._see(lax.iota(index, shape[1]))
-        self.without_sign = _without_sign(program)
+        self.without_sign = _without_sign(group)
         self.values: dict[object, jax.Array] = {}
         self.sources: dict[object, object] = {}  # their equations
 
@@ -237,7 +243,7 @@ class _Tile:
         self.values[equation.outvars[0]] = result
 
     def ending(self, equation):
-        """Of the additions of a sum; XLA, which interprets kernels, would add in another order."""
+        """What additions end in; XLA, which interprets kernels, would add in another order."""
         needed = self.interpret or equation.outvars[0] not in self.without_sign
         return flush if needed else _as_it_is
 
@@ -255,9 +261,9 @@ class _Tile:
 class _Accumulator:
     """The reduction of a long row, of which tiles come in :func:`_order`.
 
-    Of an extremum, that of each column.  Of a sum, a tile for each power of two of tiles: the sum
-    of so many, that waits for one of as many more.  As digits of a counter, the last is complete
-    when all tiles have come.
+    For an extremum it is that of each column.  For a sum it is a tile for each power of two of
+    tiles: the sum of so many, that waits for one of as many more.  As digits of a counter, the last
+    is complete when all tiles have come.
     """
 
     def __init__(self, equation, shape, count: int, ending):
@@ -296,15 +302,15 @@ def _order(step, count: int):
     return functools.reduce(lambda x, y: x | y, bits)
 
 
-def _passes(program: Rows):
-    """Of each pass over long rows: the steps before it, those of each tile, and its results.
+def _passes(group: Rows):
+    """For each pass over long rows: the steps before it, those of each tile, and its results.
 
     Before are those of rows, with the reductions of the pass before; of a tile, what reductions
     and results take.
     """
-    steps = [step for step in program.steps() if not is_source(step[0])]
+    steps = [step for step in group.steps() if not is_source(step[0])]
     makers = {e.outvars[0]: e for e, _ in steps}
-    full = {v for v, e in makers.items() if v.aval.size != program.shape[0]}
+    full = {v for v, e in makers.items() if v.aval.size != group.shape[0]}
     passes: dict[object, int] = {}  # that it takes to know a result of rows, or until a tile's
     before, goals = collections.defaultdict(list), collections.defaultdict(set)
     for equation, reads in steps:
@@ -312,38 +318,38 @@ def _passes(program: Rows):
         i = max((passes.get(x.root, 0) for x in reads if not isinstance(x, Literal)), default=0)
         is_reduction = equation.primitive.name in REDUCTIONS
         passes[result] = i + is_reduction
-        if is_reduction or (result in full and result in program.outvars):
+        if is_reduction or (result in full and result in group.outvars):
             goals[i].add(result)
         elif result not in full:
             before[i].append((equation, reads))
     for i in range(1 + max(passes.values())):
-        needed, results = goals[i], [v for v in program.outvars if v in goals[i] & full]
+        needed, results = goals[i], [v for v in group.outvars if v in goals[i] & full]
         for equation, reads in reversed(steps):
             if equation.outvars[0] in needed:
                 needed |= full & {x.root for x in reads if not isinstance(x, Literal)}
         yield before[i], [step for step in steps if step[0].outvars[0] in needed], results
 
 
-def _compute(tile: _Tile, program: Rows, store) -> None:
+def _compute(tile: _Tile, group: Rows, store) -> None:
     """All of rows that fit into registers."""
-    for equation, reads in program.steps():
+    for equation, reads in group.steps():
         tile.compute(equation, reads)
-    store(tile, program.outvars)
+    store(tile, group.outvars)
 
 
-def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
-    count = (1 << (tile.n - 1).bit_length()) // tile.shape[1]
-    for equation, reads in program.steps():
+def _compute_in_passes(tile: _Tile, group: Rows, store) -> None:
+    count = power_of_two_from(tile.n) // tile.shape[1]
+    for equation, reads in group.steps():
         if is_source(equation):
             tile.compute(equation, reads)
-    for before, steps, results in _passes(program):
+    for before, steps, results in _passes(group):
         for equation, reads in before:
             tile.compute(equation, reads)
         reductions = [e for e, _ in steps if e.primitive.name in REDUCTIONS]
         accumulators = [_Accumulator(e, tile.shape, count, tile.ending(e)) for e in reductions]
 
         def operands(block, steps=steps, results=results, accumulators=accumulators):
-            """Of the accumulators, from a tile of which the results are stored."""
+            """What the accumulators reduce, from a tile of which the results are stored."""
             part, found = tile.part(block), iter(accumulators)
             xs = []
             for equation, reads in steps:
@@ -371,29 +377,29 @@ def _compute_in_passes(tile: _Tile, program: Rows, store) -> None:
         tiles = lax.fori_loop(np.int32(0), np.int32(count), add, tiles)
         for accumulator, own in zip(accumulators, tiles, strict=True):
             tile.values[accumulator.equation.outvars[0]] = accumulator.result(own)
-    store(tile, [v for v in program.outvars if v in tile.values])
+    store(tile, [v for v in group.outvars if v in tile.values])
 
 
-def evaluate(*operands, program: Rows, interpret=False):
-    """The results of the equations of a row program, by a kernel; 64-bit types are enabled."""
-    rows, n = program.shape
-    columns, of_a_thread, compute = 1 << (n - 1).bit_length(), _OF_A_THREAD, _compute
+def evaluate(*operands, group: Rows, interpret=False):
+    """The results of the equations of a row group, by a kernel; 64-bit types are enabled."""
+    rows, n = group.shape
+    columns, of_a_thread, compute = power_of_two_from(n), _OF_A_THREAD, _compute
     if n > SHORT:
         columns, of_a_thread, compute = _TILE, _OF_A_THREAD_IN_PASSES, _compute_in_passes
-    shape = (min(max(1, _ELEMENTS // columns), 1 << (rows - 1).bit_length()), columns)
+    shape = (min(max(1, _ELEMENTS // columns), power_of_two_from(rows)), columns)
     warps = min(max(1, math.prod(shape) // (32 * of_a_thread)), 32)
-    results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.outvars]
+    results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in group.outvars]
     index = triton.index_type(*(x.size for x in (*operands, *results)))
 
     def kernel(*refs):
-        inputs = dict(zip(program.invars, refs, strict=False))
-        outputs = dict(zip(program.outvars, refs[len(inputs) :], strict=True))
+        inputs = dict(zip(group.invars, refs, strict=False))
+        outputs = dict(zip(group.outvars, refs[len(inputs) :], strict=True))
 
         def store(tile, variables):
             for v in variables:
                 tile.store(v, outputs[v])
 
-        compute(_Tile(program, shape, inputs, index, interpret), program, store)
+        compute(_Tile(group, shape, inputs, index, interpret), group, store)
 
     kernel.__name__ = "rows"
     grid = -(-rows // shape[0])
@@ -401,12 +407,12 @@ def evaluate(*operands, program: Rows, interpret=False):
 
 
 def pairwise(combine, xs, axis, *, interpret=False):
-    """:func:`repjax.primitives.reduce.sums.pairwise` sums of one array, by a kernel if of rows."""
+    """``reductions.sums.pairwise`` sums of one array, by a kernel if they are of rows."""
     (x,) = xs
     sum_of_rows = functools.partial(reduce_sum_p.bind, axes=(axis,), accumulation="pairwise")
     jaxpr, _ = open_jaxpr(jax.make_jaxpr(sum_of_rows)(jax.ShapeDtypeStruct(x.shape, x.dtype)))
-    shape = GPU.reduced(*jaxpr.eqns)
+    shape = reduced_by(GPU, *jaxpr.eqns)
     if shape is None:
         return columns.pairwise(combine, xs, axis, interpret=interpret)
-    program = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), shape, GPU)
-    return evaluate(x, program=program, interpret=interpret)
+    group = Rows(tuple(jaxpr.eqns), tuple(jaxpr.invars), tuple(jaxpr.outvars), GPU, shape)
+    return evaluate(x, group=group, interpret=interpret)

@@ -1,8 +1,8 @@
 """Reductions and prefixes in ``sequential`` order, each by one thread; and large sums of columns.
 
 The bodies of the former are loops of XLA, of which every step is a kernel or several.  Of
-``pairwise`` trees, those of rows have a kernel (:mod:`.rows`).  Of others XLA makes a few, which
-read the operand once, and compute it where it is elementwise.  Of a large operand the first would
+``pairwise`` trees, those of rows have a kernel (:mod:`.rows`).  XLA makes a few of others, which
+read the operand once, and compute it where it is elementwise.  With a large operand the first would
 add a thousand terms in each thread, in code without loops that spills registers and takes half a
 minute to compile: a kernel of ours in between ends it.
 """
@@ -14,9 +14,10 @@ import math
 import numpy as np
 from jax import lax
 
-from repjax.primitives import canonical
+from repjax.primitives.core import canonical
+from repjax.primitives.core.sizes import ceil_log2
 from repjax.primitives.gpu import triton
-from repjax.primitives.reduce import sums
+from repjax.primitives.operations.reductions import sums
 
 # Operands of more elements are large: XLA has 2**18 threads for them, and up to 512 terms in each
 # it spills none.
@@ -84,7 +85,7 @@ def _with_neighbours(x, axis):
 
 
 def sequential(combine, xs, axis, *, interpret=False):
-    """:func:`repjax.primitives.reduce.sums.sequential` of one array by a kernel."""
+    """:func:`repjax.primitives.operations.reductions.sums.sequential` of one array by a kernel."""
     (x,) = xs
     if x.size == 0:
         return [lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), 0, x.dtype)]
@@ -103,17 +104,17 @@ def prefixes(combine, x, axis, *, interpret=False):
 
 
 def pairwise(combine, xs, axis, *, interpret=False):
-    """:func:`repjax.primitives.reduce.sums.pairwise` sums of one array."""
+    """:func:`repjax.primitives.operations.reductions.sums.pairwise` sums of one array."""
     (x,) = xs
     if x.size > _LARGE and x.dtype == np.float32 and x.shape[axis] > _TERMS:
-        left = 1 << max(0, (x.shape[axis] - 1).bit_length() - _TERMS.bit_length() + 1)
+        left = 1 << max(0, ceil_log2(x.shape[axis]) - _TERMS.bit_length() + 1)
         (x,) = sums.halved(combine, xs, axis, left)
         x = _columns(x, axis, interpret)
     return sums.pairwise(combine, [x], axis)
 
 
 def _columns(x, axis, interpret: bool):
-    """:func:`repjax.primitives.reduce.sums.halved` sums of ``_COLUMN_TERMS`` at a time."""
+    """``reductions.sums.halved`` sums of ``_COLUMN_TERMS`` at a time."""
     n = x.shape[axis]
     terms = min(n, _COLUMN_TERMS)
     shape = (*x.shape[:axis], n // terms, *x.shape[axis + 1 :])

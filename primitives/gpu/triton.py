@@ -4,7 +4,7 @@ What a kernel sees is here: arrays in memory as flat references, tiles of 2**n e
 stores at computed offsets, and the two operations whose bits depend on the compiler.
 
 ``interpret=True`` runs a kernel on the CPU, by XLA, where these two are replaced by the emulated
-step of :mod:`repjax.primitives.contract.sequential`: to test all the rest without a GPU.
+step of :mod:`repjax.primitives.operations.products.sequential`: to test all the rest without a GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives import canonical, gpu
-from repjax.primitives.contract.sequential import fma_step
+from repjax.primitives.core import canonical
+from repjax.primitives.core.sizes import is_power_of_two
+from repjax.primitives.gpu.devices import local_capability
+from repjax.primitives.operations.products.sequential import fma_step
 
 #: Why this version of JAX has no such backend, which is deprecated since 0.11; "" if it has.
 MISSING = ""
@@ -61,17 +63,17 @@ def store(ref, offsets, tile, inside, interpret: bool):
 
 def _check(tile) -> None:
     """Triton's restriction, which interpreted kernels would not have."""
-    assert all(size & (size - 1) == 0 for size in tile.shape), tile.shape
+    assert all(is_power_of_two(size) for size in tile.shape), tile.shape
 
 
 def compute_capability() -> int | None:
-    """Of the GPU that is compiled for, 80 for 8.0; None where Pallas has nothing to tell it."""
+    """That of the GPU that is compiled for, 80 for 8.0; None where Pallas cannot tell it."""
     if hasattr(triton, "get_gpu_info"):
         try:
             return triton.get_gpu_info().compute_capability
         except (ValueError, RuntimeError):
             return None
-    capability = gpu.local_capability()
+    capability = local_capability()
     return 90 if capability is None else capability  # what Pallas of jax 0.10 compiles for then
 
 

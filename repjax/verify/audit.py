@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.extend.mlir import ir
 
-from repjax.primitives.interpret import PREFIX
+from repjax.primitives.core.tables import PREFIX
 
 #: Operations that are exact on canonical values, of whatever type, and those around them.
 _EXACT = (
@@ -79,7 +79,7 @@ def audit_module(module: ir.Module) -> list[Finding]:
 
 
 def _functions(module: ir.Module) -> list[Any]:
-    """What is called from the program's entry, but for repjax's functions and what they call."""
+    """What is called from the program's entry, except for repjax's functions and what they call."""
     named = {
         _symbol(top.operation, "sym_name"): top.operation
         for top in module.body

@@ -8,13 +8,14 @@ say which elements differ, and the first operation that does is found, with its 
 (:mod:`repjax.verify.narrow`).
 
 A product comes first, then cases in the order of what they tell, trainings last.  The report is
-written before and after each, so that a run that is cut off loses nothing, and says what did not
-run.
+written before and after each, and before it is looked for where one differs, so that a run that is
+cut off loses nothing, and says what did not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -31,7 +32,9 @@ import numpy as np
 
 import repjax
 from repjax.environment import check as check_process
-from repjax.primitives import gpu, native
+from repjax.primitives import gpu
+from repjax.primitives.cpu import library
+from repjax.primitives.gpu.devices import OLDEST
 from repjax.verify import vectors
 from repjax.verify.digest import digest, leaves, show
 from repjax.verify.narrow import narrow
@@ -55,25 +58,56 @@ def check_device(device) -> None:
             f"expected a CPU or an NVIDIA GPU, received {device.device_kind} "
             f"({device.platform}), for which repjax has no kernels; set JAX_PLATFORMS=cpu"
         )
-    if int(version.replace(".", "")) < gpu.OLDEST:
+    if int(version.replace(".", "")) < OLDEST:
         raise UsageError(
-            f"expected an NVIDIA GPU of compute capability {gpu.OLDEST / 10} (A100) or newer, "
+            f"expected an NVIDIA GPU of compute capability {OLDEST / 10} (A100) or newer, "
             f"received {device.device_kind} of {version}; set JAX_PLATFORMS=cpu"
         )
-
-
-def _check_environment() -> None:
     try:
-        check_process()
-    except RuntimeError as error:
+        gpu.check()
+    except (RuntimeError, ValueError) as error:
         raise UsageError(str(error)) from None
 
 
+def find_device():
+    """The device that JAX has, where repjax runs as this process is set up; else UsageError."""
+    try:
+        check_process()
+        library.in_use()
+        device = jax.devices()[0]
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(str(error).strip().replace("\n", " ")) from None
+    except AssertionError:  # so says JAX of a platform whose plugin is not there
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise UsageError(
+            f"expected a device, received none for JAX_PLATFORMS={wanted}; install the platform's "
+            "plugin (jax[cuda13]), or leave the variable out"
+        ) from None
+    check_device(device)
+    return device
+
+
+def source() -> str:
+    """A digest of the package's files, which tells the states of a source tree apart."""
+    files = {}
+    for package in (repjax, repjax.primitives, repjax.models):
+        # In a source tree the folders stand side by side, installed within each other.
+        root, name = pathlib.Path(package.__file__).parent, package.__name__.replace(".", "/")
+        for path in root.rglob("*"):
+            if path.suffix in (".py", ".cc", ".h"):
+                files[f"{name}/{path.relative_to(root).as_posix()}"] = path
+    found = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        found.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()[:16]
+
+
 def environment(device) -> dict[str, str]:
-    """What the results were made on: device, driver, versions, flags."""
+    """What the results were made on and of: device, driver, versions, flags, source."""
     driver = pathlib.Path("/proc/driver/nvidia/version")
     return {
         **repjax.info(),
+        "source": source(),
         "devices": f"{device.device_kind}, one of {len(jax.devices())}",
         "compute capability": str(getattr(device, "compute_capability", "")),
         "runtime": device.client.platform_version.strip().replace("\n", ", "),
@@ -164,18 +198,32 @@ def kernels_or_why(case: vectors.Case, device) -> str:
         return _message(error)
 
 
-def check(case: vectors.Case, golden: str, device) -> dict[str, Any]:
-    """The row of a case in the report: whether it has the golden digest and, if not, why."""
+def compare(case: vectors.Case, golden: str, device) -> tuple[dict[str, Any], Any]:
+    """The row of a case in the report, and the results if these are not the golden ones."""
     start = time.perf_counter()
     row: dict[str, Any] = {"same": False, "expected": golden}
     try:
         results = compute(case, device)
     except Exception as error:  # whatever goes wrong on a device, the other cases are to run
-        return row | {"reason": _message(error)}
+        return row | {"reason": _message(error)}, None
     row |= {"received": digest(results), "seconds": round(time.perf_counter() - start, 2)}
     row["elements"] = sum(leaf.array.size for leaf in leaves(results))
     row["same"] = row["received"] == golden
-    return row if row["same"] else row | _explain(case, golden, results, device)
+    return (row, None) if row["same"] else (row | {"reason": "the digest differs"}, results)
+
+
+def check(case: vectors.Case, golden: str, device) -> dict[str, Any]:
+    """The row of a case: whether it has the golden digest and, if not, where it differs."""
+    row, results = compare(case, golden, device)
+    return row if results is None else row | explain(case, golden, results, device)
+
+
+def works(device) -> bool:
+    """Whether a device still computes: after some errors it does not, until the process ends."""
+    try:
+        return int(jax.device_put(np.int32(1), device) + np.int32(1)) == 2
+    except Exception:
+        return False
 
 
 def _message(error: Exception) -> str:
@@ -183,8 +231,8 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def _explain(case, golden, results, device) -> dict[str, Any]:
-    """Where it differs from what a CPU computes, if that has the golden digest."""
+def explain(case, golden, results, device) -> dict[str, Any]:
+    """Where results differ from what a CPU computes, if that has the golden digest."""
     if device.platform == "cpu":
         reason = "the digest differs; there is no other device to compare elements with"
         return {"reason": reason}
@@ -193,7 +241,10 @@ def _explain(case, golden, results, device) -> dict[str, Any]:
     except RuntimeError:
         reason = "the digest differs; to see elements, let JAX have the CPU too (JAX_PLATFORMS)"
         return {"reason": reason}
-    expected = compute(case, cpu)
+    try:
+        expected = compute(case, cpu)
+    except Exception as error:  # such as too little memory
+        return {"reason": f"the digest differs, and this machine's CPU fails: {_message(error)}"}
     if digest(expected) != golden:
         reason = "the digest differs, and so does this machine's CPU: run it with JAX_PLATFORMS=cpu"
         return {"reason": reason}
@@ -276,9 +327,23 @@ def _total(report, wanted: int) -> str:
 
 
 def write(path: pathlib.Path, report: dict[str, Any], page: str) -> None:
-    """``path`` with .json and .md, each written atomically."""
-    write_json(path.with_name(path.name + ".json"), report)
-    write_text(path.with_name(path.name + ".md"), page)
+    """``path`` with .json and .md, each written atomically; UsageError where that cannot be."""
+    try:
+        write_json(path.with_name(path.name + ".json"), report)
+        write_text(path.with_name(path.name + ".md"), page)
+    except OSError as error:
+        raise UsageError(f"--output: expected a folder to write to, received {error}") from None
+
+
+def earlier(path: pathlib.Path, environment: dict[str, str]) -> dict[str, Any]:
+    """The ``cases`` and what was ``not_run`` of a report, if it is of the same environment."""
+    try:
+        report = json.loads(path.with_name(path.name + ".json").read_text())
+        if report["environment"] == environment:
+            return {"cases": {**report["cases"]}, "not_run": [*report["not_run"]]}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # there is none, or what is there is none
+    return {"cases": {}, "not_run": []}
 
 
 # --- the command ------------------------------------------------------------------------
@@ -301,26 +366,38 @@ def add_command(commands) -> None:
         "--output",
         type=pathlib.Path,
         metavar="DIR",
-        help="write DIR/conformance.json and .md after every case (with --smoke, DIR/smoke)",
+        help="write DIR/conformance.json and .md after every case (with --smoke, DIR/smoke); with "
+        "--only, the other cases of a report that is there stay, if all is as it was",
     )
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, metavar="M", help="begin no case after them"
+        "--minutes", type=minutes, default=math.inf, metavar="M", help="begin no case after them"
     )
     parser.add_argument(
         "--only", nargs="+", default=[""], metavar="PREFIX", help="cases whose names start so"
     )
-    parser.add_argument("--write", action="store_true", help=f"write {GOLDENS.name}, on a CPU")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"write {GOLDENS.name}, on a CPU; with --only, the other goldens stay",
+    )
     parser.set_defaults(run=run)
+
+
+def minutes(text: str) -> float:
+    """The value of ``--minutes``."""
+    if not (found := float(text)) >= 0:
+        raise ValueError(text)  # which argparse makes a message of
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The command; returns its exit status."""
     arguments.deadline = time.monotonic() + 60 * arguments.minutes
     try:
-        _check_environment()
-        device = jax.devices()[0]
-        check_device(device)
-        return _write_goldens(device) if arguments.write else _compare(arguments, device)
+        device = find_device()
+        if arguments.write:
+            return _write_goldens(arguments.only, device)
+        return _compare(arguments, device)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -335,24 +412,37 @@ def _compare(arguments, device) -> int:
     if missing := [case.name for case in chosen if case.name not in goldens["digests"]]:
         raise UsageError(f"expected goldens of {', '.join(missing)}; write them with --write")
     names = [case.name for case in chosen]
-    report = {"environment": environment(device), "total": "", "running": "", "not_run": names}
-    report["cases"] = {}
-    stem = "smoke" if arguments.smoke else "conformance"
+    found = environment(device)
+    path = arguments.output and arguments.output / ("smoke" if arguments.smoke else "conformance")
+    before: dict[str, Any] = {"cases": {}, "not_run": []}
+    if path and arguments.only != [""]:
+        before = earlier(path, found)
+    kept = {name: row for name, row in before["cases"].items() if name not in names}
+    others = [name for name in before["not_run"] if name not in names]
+    report = {"environment": found, "total": "", "running": "", "not_run": [*names, *others]}
+    report["cases"] = kept
+    wanted = len(names) + len(kept) + len(others)
 
     def save(running: str = ""):
-        report["running"], report["total"] = running, _total(report, len(chosen))
-        if arguments.output:
-            write(arguments.output / stem, report, markdown(report))
+        report["running"], report["total"] = running, _total(report, wanted)
+        if path:
+            write(path, report, markdown(report))
 
-    for line in _header(device, report["environment"]):
+    for line in _header(device, found):
         print(line, flush=True)
+    stopped = ""
     for number, case in enumerate(chosen, 1):
         if time.monotonic() >= arguments.deadline:
+            stopped = f"--minutes: expected time for {len(chosen)} cases, {arguments.minutes:g} "
+            stopped += f"minutes were enough for {number - 1}"
             break
         save(running=case.name)
-        row = check(case, goldens["digests"][case.name], device)
+        row, results = compare(case, goldens["digests"][case.name], device)
         report["cases"][case.name] = row
         report["not_run"].remove(case.name)
+        if results is not None:
+            save(running=f"{case.name}, to find where it differs")
+            row |= explain(case, goldens["digests"][case.name], results, device)
         if case.name == "smoke":
             row["kernels"] = kernels_or_why(case, device)
         save()
@@ -361,17 +451,17 @@ def _compare(arguments, device) -> int:
         print(f"{number}/{len(chosen)} {case.name}: {result}{calls}", flush=True)
         for line in shown(row["narrowed"]) if "narrowed" in row else ():
             print(f"    {line}", flush=True)
+        if "received" not in row and not works(device):
+            stopped = f"{case.name} failed, and the device computes nothing since: {row['reason']}"
+            break
     save()
     print(f"{device.device_kind}: {report['total']}")
-    if not all(row["same"] for row in report["cases"].values()):
+    if left := [name for name in names if name in report["not_run"]]:
+        rest = " ".join(map(repr, left))
+        print(f"error: {stopped}; run the rest with --only {rest}", file=sys.stderr)
+    if not all(row["same"] for name, row in report["cases"].items() if name in names):
         return 1
-    if report["not_run"]:
-        names = " ".join(map(repr, report["not_run"]))
-        raise UsageError(
-            f"--minutes: expected time for {len(chosen)} cases, {arguments.minutes:g} minutes were "
-            f"enough for {len(report['cases'])}; run the rest with --only {names}"
-        )
-    return 0
+    return 2 if left else 0
 
 
 def _header(device, found: dict[str, str]) -> Iterator[str]:
@@ -379,12 +469,12 @@ def _header(device, found: dict[str, str]) -> Iterator[str]:
     yield f"{found['devices']} {found['compute capability']}, {found['runtime']}"
     if device.platform != "cpu":
         yield f"gpu kernels: {found['gpu kernels']}"
-    yield f"cpu contractions: {found['cpu contractions']}"
-    if not native.available():
+    yield f"cpu products: {found['cpu products']}"
+    if not library.available():
         yield "warning: whatever is computed on the CPU takes many times as long without its kernel"
 
 
-def _write_goldens(device) -> int:
+def _write_goldens(only: list[str], device) -> int:
     if device.platform != "cpu":
         raise UsageError(
             f"--write: expected a CPU, received {device.device_kind}; set JAX_PLATFORMS=cpu"
@@ -393,10 +483,12 @@ def _write_goldens(device) -> int:
     cases = {case.name: case for case in all_cases(hard_inputs)}
     if missing := set(vectors.registered()).difference(*(c.primitives() for c in cases.values())):
         raise UsageError(f"--write: expected a case for every primitive, found none for {missing}")
-    digests = {}
-    for number, (name, case) in enumerate(cases.items(), 1):
-        digests[name] = digest(compute(case, device))
-        print(f"{number}/{len(cases)} {name}", flush=True)
+    written = {} if only == [""] else load()["digests"]
+    chosen = [name for name in cases if name not in written or name.startswith(tuple(only))]
+    for number, name in enumerate(chosen, 1):
+        written[name] = digest(compute(cases[name], device))
+        print(f"{number}/{len(chosen)} {name}", flush=True)
+    digests = {name: written[name] for name in written if name in cases}
     goldens = {"contract": repjax.CONTRACT_VERSION, "digests": digests, "hard_inputs": hard_inputs}
     write_json(GOLDENS, goldens)
     return 0

@@ -11,21 +11,22 @@ import optax
 
 from repjax._version import __version__
 from repjax.config import is_enabled
-from repjax.primitives import CONTRACT_VERSION, gpu, native
-from repjax.primitives.interpret import default_accumulation, default_contraction
+from repjax.primitives import CONTRACT_VERSION, gpu
+from repjax.primitives.core.tables import default_accumulation, default_contraction
+from repjax.primitives.cpu import library
 
 
 def info() -> dict[str, str]:
-    """What runs here, for reports: versions, devices, options, and the code of contractions.
+    """What runs here, for reports: versions, devices, options, and the code of products.
 
-    None of it changes bits, but for the contract's version and the options.  The entry
-    ``"cpu contractions"`` is the instruction set of the compiled kernel, or says why XLA's
+    Only the version of the contract and the options change bits.  The entry
+    ``"cpu products"`` is the instruction set of the compiled kernel, or says why XLA's
     code is used, which is many times slower; so does ``"gpu kernels"``.
 
     Raises:
       ValueError: the environment variable ``REPJAX_NATIVE`` is wrong.
     """
-    instruction_set, reason = native.in_use()
+    instruction_set, reason = library.in_use()
     kernel = f"compiled kernel, {instruction_set}" if instruction_set else f"XLA: {reason}"
     return {
         "repjax": __version__,
@@ -39,6 +40,6 @@ def info() -> dict[str, str]:
         "repjax_enable": str(is_enabled()),
         "repjax_accumulation": default_accumulation.value,
         "repjax_contraction": default_contraction.value,
-        "cpu contractions": kernel,
+        "cpu products": kernel,
         "gpu kernels": gpu.in_use(),
     }

@@ -1,7 +1,7 @@
 """Where a device and a CPU part: the first operation, its first element that differs, its operands.
 
 A program's equations run on both, compiled together, with the results of all of them.  The first
-one in the program's order that differs had the same operands on both.  Of a loop it is one of the
+one in the program's order that differs had the same operands on both.  In a loop it is one of the
 first iteration that differs.
 """
 
@@ -15,8 +15,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from repjax.primitives.interpret import PREFIX, bind_equation, open_jaxpr
-from repjax.primitives.rows import Rows
+from repjax.primitives.core.programs import bind_equation, open_jaxpr
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.fusion.rows import Rows
 from repjax.rules import carried
 from repjax.verify.digest import digest
 
@@ -238,8 +239,8 @@ def _what_matters(equation, operands, result, at) -> list[Any]:
         return _rows_and_columns(flat, params["dimension_numbers"], at)
     if name == "conv_general_dilated":
         return _windows(operands, params, result.shape, at)
-    if isinstance(params.get("program"), Rows):
-        rows, n = params["program"].shape
+    if isinstance(params.get("group"), Rows):
+        rows, n = params["group"].shape
         return [_row(x, rows, n, result, at) for x in flat]
     if "axes" in params and len(operands) == 1:
         (x,), axes = flat, params["axes"]
@@ -254,7 +255,7 @@ def _what_matters(equation, operands, result, at) -> list[Any]:
 
 
 def _rows_and_columns(flat, numbers, at) -> list[np.ndarray]:
-    """Of a product: the terms in the order of the contracted axes."""
+    """For a product: the terms in the order of the axes that are summed over."""
     contracting, batch = numbers
     free = [
         [d for d in range(x.ndim) if d not in (*contracting[i], *batch[i])]
@@ -270,7 +271,7 @@ def _rows_and_columns(flat, numbers, at) -> list[np.ndarray]:
 
 
 def _windows(operands, params, shape, at) -> list[np.ndarray]:
-    """Of a convolution: what has a factor in the element, by plain JAX's derivatives."""
+    """For a convolution: what has a factor in the element, by plain JAX's derivatives."""
     known = (
         "window_strides padding lhs_dilation rhs_dilation dimension_numbers "
         "feature_group_count batch_group_count"
@@ -285,7 +286,7 @@ def _windows(operands, params, shape, at) -> list[np.ndarray]:
 
 
 def _row(flat, rows: int, n: int, result, at) -> Any:
-    """Of a row program: the row of an operand that the element is of; all of what is shared."""
+    """For a row program: the row of an operand that the element is of; all of what is shared."""
     position = int(np.ravel_multi_index(at, result.shape)) if at else 0
     row = position // max(1, result.size // rows)
     if flat.size == rows * n:

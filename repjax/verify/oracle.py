@@ -138,6 +138,7 @@ FUNCTIONS = {
     "erf_inv": Function(_erf_inv_reference, _erf_inv),
     "erfc": Function(scipy.special.erfc, lambda x: gmpy2.erfc(x)),
     "exp": Function(np.exp, lambda x: gmpy2.exp(x)),
+    "exp10": Function(scipy.special.exp10, lambda x: gmpy2.exp10(x)),
     "exp2": Function(np.exp2, lambda x: gmpy2.exp2(x)),
     "expm1": Function(np.expm1, lambda x: gmpy2.expm1(x)),
     "lgamma": Function(_lgamma_reference, lambda x: gmpy2.lgamma(x)[0], scale=1),

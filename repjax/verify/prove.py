@@ -9,7 +9,7 @@ inputs at a time; what is done is kept in a file, so that an interrupted proof c
 A certificate is about one compiled program: one function, version of JAX and instruction
 set, of XLA or of the C++ kernel.  That other programs agree, where the compiler may contract
 multiply-adds elsewhere, is what the bounds in ``primitives/elementary`` and
-``tests/test_elementary.py`` are for.
+``tests/numerics/test_elementary.py`` are for.
 
 A program whose results are those of a proven one, bit for bit, is proven as well, and
 hashing results is faster than asking the oracle: ``--by-digest`` proves that way
@@ -44,7 +44,7 @@ import jaxlib
 import numpy as np
 
 import repjax
-from repjax.primitives import native, programs
+from repjax.primitives.cpu import bytecode, library
 from repjax.verify import oracle
 
 #: Inputs per block: one call of the compiled function, one entry of the state.
@@ -126,7 +126,7 @@ def program_digest(name: str, size: int, by_kernel: bool = False) -> str:
     text = compiled(name, by_kernel).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
     if by_kernel and "repjax_elementwise" not in text:
         raise UsageError(
-            f"--isa: the C++ kernel computes {', '.join(programs.ELEMENTARY)}, received {name}; "
+            f"--isa: the C++ kernel computes {', '.join(bytecode.ELEMENTARY)}, received {name}; "
             "prove XLA's code for it"
         )
     return hashlib.sha256(text.encode()).hexdigest()
@@ -299,7 +299,7 @@ def _start_worker(isa: str | None) -> None:
     if isa in KERNELS:
         jax.config.update("jax_platforms", "cpu")
         _kernel = KERNELS[isa]
-        native.choose(_kernel)
+        library.choose(_kernel)
     elif isa is not None:  # in time: XLA reads its flags when the first program is compiled
         os.environ["XLA_FLAGS"] = (
             f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}".strip()
@@ -309,8 +309,8 @@ def _start_worker(isa: str | None) -> None:
 
 def _require_isa(isa: str) -> None:
     if isa in KERNELS:
-        if not native.available() or KERNELS[isa] not in native.instruction_sets():
-            reason = native.in_use()[1] or f"has {', '.join(native.instruction_sets())} here"
+        if not library.available() or KERNELS[isa] not in library.instruction_sets():
+            reason = library.in_use()[1] or f"has {', '.join(library.instruction_sets())} here"
             raise UsageError(
                 f"--isa: expected an instruction set of the C++ kernel, received {isa}; the kernel "
                 f"is not used or lacks it: {reason}"

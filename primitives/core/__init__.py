@@ -1,0 +1,1 @@
+"""What all operations stand on: canonical values, the tables, the interpreter, ``define``."""

@@ -1,0 +1,52 @@
+"""Bodies written another way, which XLA compiles to faster code for CPU: the same bits."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+from jax import lax
+
+from repjax.primitives.operations.arithmetic import div_body, sqrt_body
+from repjax.primitives.operations.reductions import sort_keys
+from repjax.primitives.operations.reductions.extrema import top_k_body
+
+#: Results of ``top_k`` that is found one by one.
+_FEW = 32
+
+
+def _unguarded(body):
+    """The body without the 64-bit guard, since float32 operations of CPUs round correctly too.
+
+    LLVM narrows them where that is so.  XLA makes of a division by a constant a product with its
+    reciprocal in float64, within 2**-52 of the quotient: which lies at least 2**-49 of itself
+    from the middle of two float32 numbers, X / C of 24 bits from m of 25, since X - m C is not 0.
+
+    None from jax 0.11 on: of some loops with such divisions and few iterations, LLVM's vectorizer
+    there asks the users of each value, and theirs, which takes exponential time: hours for a
+    small network in float16 with SSE4.2, or for ``jax.random.t``.
+    """
+    if jax.__version_info__ >= (0, 11):
+        return None
+    return functools.partial(body, narrowed=lambda x: x)
+
+
+div, sqrt = _unguarded(div_body), _unguarded(sqrt_body)
+
+
+def top_k(x, *, k, axis):
+    """Where they are few, one after the other: XLA's sort takes long on CPU."""
+    if not 0 < k <= _FEW or x.size == 0:
+        return top_k_body(x, k=k, axis=axis)
+    at = lax.broadcasted_iota(np.int32, x.shape, axis)
+    least = lax.full_like(at, np.iinfo(np.int32).min)  # no number's key
+
+    def step(keys, _):
+        position = lax.argmax(keys, axis, np.int32)
+        found = lax.reduce_max(keys, (axis,)), position
+        return lax.select(at == lax.expand_dims(position, [axis]), least, keys), found
+
+    _, found = lax.scan(step, sort_keys.of(x, True), length=k)
+    keys, positions = (jax.numpy.moveaxis(y, 0, axis) for y in found)
+    return [sort_keys.values(keys, True), positions]

@@ -1,0 +1,308 @@
+"""Bytecode: elementwise operations as the C++ kernels read them (``native/bytecode.h``).
+
+The kernels interpret them: registers hold blocks of elements, and an instruction computes a block
+from up to three others (``add_n``: from up to eight).  Elements are 32 bits wide there: float32,
+integers, and booleans as masks of all bits; float16 and bfloat16 are the float32 numbers that they
+stand for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Literal
+
+from repjax.primitives.core.canonical import HALVES
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.cpu import library
+from repjax.primitives.operations.add_n import MOST_PARTS
+from repjax.primitives.operations.arithmetic import multiplication_chain
+from repjax.primitives.operations.elementary.table import names
+
+_FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
+_FLOATING = frozenset((_FLOAT, *HALVES))
+#: How the kernel finds the types that it knows in memory.
+_WORD, _BOOLEAN, _HALF = range(3)
+_STORAGE = {
+    **dict.fromkeys(map(np.dtype, (np.float32, np.int32, np.uint32)), _WORD),
+    _BOOL: _BOOLEAN,
+    **dict.fromkeys(HALVES, _HALF),
+}
+
+
+# --- operations -------------------------------------------------------------------------
+
+
+def _bits(value, dtype) -> int:
+    """A number as the kernel has it: formats of 16 bits are float32 there."""
+    value = np.asarray(value, dtype)
+    if dtype in HALVES:
+        value = value.astype(_FLOAT)
+    return -int(value) if dtype == _BOOL else int(value.view(np.int32))
+
+
+def _integer_pow(emit, equation, x):
+    y = equation.params["y"]
+    one = emit.constant(_bits(1, _FLOAT))
+    if y == 0:
+        return one
+    power = multiplication_chain(functools.partial(emit, "mul"), x, abs(y))
+    return power if y > 0 else emit("div", one, power)
+
+
+def _add_n(emit, equation, *terms):
+    # What is rounded once more is rounded to odd.
+    halves = equation.outvars[0].aval.dtype in HALVES
+    return emit("add_n_odd" if halves else "add_n", *terms)
+
+
+def _comparison(name, swapped=False):
+    def compare(emit, equation, x, y):
+        dtype = equation.invars[0].aval.dtype
+        if swapped:
+            x, y = y, x
+        if dtype in _FLOATING:
+            return emit(name, x, y)
+        if dtype == np.uint32:  # in the order of signed integers
+            x, y = (emit("bitwise_xor", a, emit.constant(1 << 31)) for a in (x, y))
+        return emit(f"integer_{name}", x, y)
+
+    return compare
+
+
+def _ne(emit, equation, x, y):
+    if equation.invars[0].aval.dtype in _FLOATING:
+        return emit("ne", x, y)
+    return emit("bitwise_not", emit("integer_eq", x, y))
+
+
+def _convert(emit, equation, x):
+    old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    if old == new:
+        return x
+    if new == _BOOL:
+        zero = emit.constant(0)
+        if old in _FLOATING:
+            return emit("ne", x, zero)
+        return emit("bitwise_not", emit("integer_eq", x, zero))
+    if old == _BOOL:
+        return emit("bitwise_and", x, emit.constant(_bits(1, new)))
+    return emit("from_integer", x) if old == np.int32 and new == _FLOAT else x
+
+
+def _abs(emit, equation, x):
+    return emit("bitwise_and", x, emit.constant(0x7FFFFFFF))
+
+
+def _is_finite(emit, equation, x):
+    return emit("integer_lt", _abs(emit, equation, x), emit.constant(_bits(np.inf, _FLOAT)))
+
+
+def _extremum(name):
+    def extremum(emit, equation, x, y):
+        is_float = equation.invars[0].aval.dtype in _FLOATING
+        return emit(name if is_float else f"integer_{name}", x, y)
+
+    return extremum
+
+
+def _clamp(emit, equation, low, x, high):
+    return _extremum("min")(emit, equation, _extremum("max")(emit, equation, low, x), high)
+
+
+def _plain(name: str):
+    return lambda emit, equation, *operands: emit(name, *operands)
+
+
+def _same(emit, equation, x):
+    return x
+
+
+_Function = Callable[..., int]
+
+
+def _rounding(function: _Function, ending: str = "flush") -> _Function:
+    """The function with a result that is rounded to its format where that has 16 bits."""
+
+    def rounded(emit, equation, *operands):
+        result = function(emit, equation, *operands)
+        dtype = equation.outvars[0].aval.dtype
+        return emit(f"round_{dtype}_{ending}", result) if dtype in HALVES else result
+
+    return rounded
+
+
+_FLOATS: dict[str, _Function] = {
+    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
+    **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
+    PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
+    PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),
+    PREFIX + "add_n": _rounding(_add_n),
+    PREFIX + "convert_element_type": _rounding(_convert, "guard"),
+    "sign": _plain("sign"),
+    "abs": _abs,
+    "is_finite": _is_finite,
+}
+#: Functions that are as long as many others; the kernel has their bodies (``write_elementary.py``).
+ELEMENTARY = names(in_cpp=True)
+#: In formats of 16 bits they are rounded in another way.
+_FLOAT32: dict[str, _Function] = {
+    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY)
+}
+_INTEGERS: dict[str, _Function] = {
+    **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
+    **{name: _plain(f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
+    **{f"shift_{name}": _plain(f"shift_{name}") for name in ("left", "right_logical")},
+    "shift_right_arithmetic": _plain("shift_right_arithmetic"),
+    "convert_element_type": _convert,
+}
+_ANY: dict[str, _Function] = {
+    **{name: _comparison(name) for name in ("eq", "lt", "le")},
+    **{name: _comparison(other, True) for name, other in (("gt", "lt"), ("ge", "le"))},
+    "ne": _ne,
+    "select_n": _plain("select"),
+    "max": _extremum("max"),
+    "min": _extremum("min"),
+    "clamp": _clamp,
+}
+
+
+def function_of(equation) -> _Function | None:
+    """How the kernel computes an equation, or None."""
+    avals = [v.aval for v in (*equation.invars, *equation.outvars)]
+    if not all(getattr(aval, "dtype", None) in _STORAGE for aval in avals):
+        return None
+    if avals[-1].size == 0 or len(equation.outvars) != 1 or equation.effects:
+        return None
+    if len(equation.invars) > MOST_PARTS:
+        return None
+    # Comparisons of float16, which repjax has in float32.
+    name = equation.primitive.name.removeprefix(PREFIX + "exact_")
+    *old, new = (aval.dtype for aval in avals)
+    if name == "select_n":
+        return _ANY[name] if len(old) == 3 and old[0] == _BOOL else None
+    if name == "bitcast_convert_type":
+        return _same if {_STORAGE[dtype] for dtype in (*old, new)} == {_WORD} else None
+    if name == PREFIX + "convert_element_type":
+        is_converted = old[0] in _FLOATING and new in (*_FLOATING, _BOOL)
+        from_exact = old[0] == _BOOL or (old[0] == np.int32 and new == _FLOAT)
+        return _FLOATS[name] if is_converted or from_exact else None
+    if name in _ANY:
+        unordered = _BOOL in old and name not in ("eq", "ne")
+        is_extremum = name in ("max", "min", "clamp")
+        return None if unordered or (is_extremum and np.uint32 in old) else _ANY[name]
+    if not {*old, new} & _FLOATING:
+        return _INTEGERS.get(name)
+    return _FLOATS.get(name) or (_FLOAT32.get(name) if new == _FLOAT else None)
+
+
+# --- bytecode ---------------------------------------------------------------------------
+
+
+class Bytecode:
+    """Bytecode that is being written.
+
+    Its values are numbers, in the order in which they are made; calling it gives that of an
+    instruction, which is made once.
+    """
+
+    def __init__(self):
+        self.values = 0
+        self.constants: dict[int, int] = {}  # bits to value
+        self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
+        self._made: dict[tuple[str, tuple[int, ...]], int] = {}  # what instructions make
+        #: What it reads: a source, of the caller's choice, and the axes along which it does.
+        self.inputs: dict[tuple[Any, tuple[tuple[int, int], ...]], int] = {}
+        self._storage: list[int] = []  # of inputs
+        self._loaded: dict[Any, int] = {}  # inputs as numbers
+        self._canonical: dict[Any, int] = {}  # and made canonical
+
+    def _value(self) -> int:
+        self.values += 1
+        return self.values - 1
+
+    def __call__(self, operation: str, *operands: int) -> int:
+        key = operation, operands
+        if key not in self._made:
+            self._made[key] = self._value()
+            self.instructions.append((operation, self._made[key], operands))
+        return self._made[key]
+
+    def constant(self, bits: int) -> int:
+        bits = (bits + (1 << 31)) % (1 << 32) - (1 << 31)
+        if bits not in self.constants:
+            self.constants[bits] = self._value()
+        return self.constants[bits]
+
+    def literal(self, atom: Literal) -> int:
+        return self.constant(_bits(atom.val, atom.aval.dtype))
+
+    def read(self, source, axes, dtype, canonical: bool = False) -> int:
+        """The elements of an input, of this type in memory: sizes and steps of the axes."""
+        key = source, tuple(map(tuple, axes))
+        if key not in self.inputs:
+            self.inputs[key] = self._loaded[key] = self._value()
+            self._storage.append(_STORAGE[dtype])
+            if dtype in HALVES:
+                self._loaded[key] = self(f"widen_{dtype}", self.inputs[key])
+        if not canonical:
+            return self._loaded[key]
+        if key not in self._canonical:
+            name = f"round_{dtype}_flush" if dtype in HALVES else "canonicalize"
+            self._canonical[key] = self(name, self._loaded[key])
+        return self._canonical[key]
+
+    def compute(self, equation, *operands: int) -> int:
+        return function_of(equation)(self, equation, *operands)
+
+    def _copy(self, value: int) -> int:
+        self.instructions.append(("bitwise_or", self._value(), (value, value)))
+        return self.instructions[-1][1]
+
+    def encode(self, size: int, results: Iterable[tuple[int, Any]]) -> list[int]:
+        """The bytecode for so many elements; its results are values, with their types in memory."""
+        outputs: list[int] = []
+        storage: list[int] = []
+        for value, dtype in results:
+            if dtype in HALVES:
+                value = self(f"narrow_{dtype}", value)
+            if value in (*self.inputs.values(), *self.constants.values(), *outputs):
+                value = self._copy(value)
+            outputs.append(value)
+            storage.append(_STORAGE[dtype])
+
+        fixed = [*self.inputs.values(), *outputs, *self.constants.values()]
+        registers = {value: i for i, value in enumerate(fixed)}
+        last = {x: i for i, (_, _, operands) in enumerate(self.instructions) for x in operands}
+        free: set[int] = set()
+        instructions, count = [], len(fixed)
+        for i, (name, result, operands) in enumerate(self.instructions):
+            read_from = [registers[x] for x in operands]
+            free |= {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
+            if result not in registers:
+                if not free:
+                    free.add(count)
+                    count += 1
+                registers[result] = free.pop()
+            *held, a, b, c = read_from if len(read_from) > 3 else (read_from * 3)[:3]
+            for x in held:
+                instructions += [library.operations()["hold"], registers[result], x, x, x]
+            instructions += [library.operations()[name], registers[result], a, b, c]
+
+        inputs = [
+            [kind, len(axes), *(x for axis in axes for x in axis)]
+            for kind, (_, axes) in zip(self._storage, self.inputs, strict=True)
+        ]
+        constants = [[registers[value], bits] for bits, value in self.constants.items()]
+        encoded = [
+            *(size, len(inputs), len(outputs)),
+            *(len(constants), len(instructions) // 5, count),
+            *(x for numbers in inputs for x in numbers),
+            *storage,
+            *(x for numbers in constants for x in numbers),
+            *instructions,
+        ]
+        return [*map(int, encoded)]

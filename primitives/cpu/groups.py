@@ -1,0 +1,80 @@
+"""Fused groups, and sums of their elements, by the C++ kernels; what these can compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.extend.core import Literal
+
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.cpu import library, rows
+from repjax.primitives.cpu.bytecode import ELEMENTARY, Bytecode, function_of
+from repjax.primitives.cpu.sums import call_kernel
+from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
+from repjax.primitives.fusion.kernels import Kernels
+from repjax.primitives.fusion.views import View, broadcast_axes, seen, view_of
+
+_LONG = frozenset(PREFIX + name for name in ELEMENTARY)
+
+CPU = Kernels(
+    "cpu",
+    is_elementwise=lambda equation: function_of(equation) is not None,
+    is_reduction=rows.is_reduction,
+    pays=rows.pays,
+    is_long=lambda equation: equation.primitive.name in _LONG,
+    large=library.LARGE,
+)
+
+
+def _encode(group: Group) -> tuple[list[Any], list[int]]:
+    """The variables that the kernel takes, and its bytecode."""
+    code = Bytecode()
+    values: dict[Any, int] = {}  # of what the group makes
+    views: dict[Any, View] = {}
+
+    def read(atom, shape) -> int:
+        if isinstance(atom, Literal):
+            return code.literal(atom)
+        view = seen(atom, views)
+        if view.root in values:
+            return values[view.root]
+        axes = broadcast_axes(view, atom.aval.shape, shape)
+        return code.read(view.root, axes, atom.aval.dtype, canonical=view.canonical)
+
+    for equation in group.eqns:
+        (result,) = equation.outvars
+        enters = equation.invars[0] in group.invars and result not in group.outvars
+        if (view := view_of(equation, views, enters)) is not None:
+            views[result] = view
+        else:
+            operands = [read(v, result.aval.shape) for v in equation.invars]
+            values[result] = code.compute(equation, *operands)
+
+    results = [(read(v, v.aval.shape), v.aval.dtype) for v in group.outvars]
+    encoded = code.encode(group.outvars[0].aval.size, results)
+    return [variable for variable, _ in code.inputs], encoded
+
+
+def evaluate(*operands, groups: tuple[Group, ...]):
+    taken, encoded = [], [len(groups)]
+    operands = iter(operands)
+    for group in groups:
+        by_variable = dict(zip(group.invars, operands, strict=False))
+        roots, code = _encode(group)
+        taken += (by_variable[v] for v in roots)
+        encoded += code
+    results = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for group in groups for v in group.outvars
+    ]
+    # The certificates in docs/proofs are of programs with these names.
+    return library.call("repjax_elementwise", results, taken, programs=encoded)
+
+
+def evaluate_sum(*operands, sum: Sum):
+    by_variable = dict(zip(sum.group.invars, operands, strict=True))
+    roots, code = _encode(sum.group)
+    taken = (by_variable[v] for v in roots)
+    shape, axes = sum.group.outvars[0].aval.shape, sum.equation.params["axes"]
+    accumulation = accumulation_of(sum.equation)
+    return call_kernel(*taken, shape=shape, axes=axes, accumulation=accumulation, bytecode=code)

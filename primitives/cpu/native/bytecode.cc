@@ -1,0 +1,143 @@
+// The interpreter of bytecode: block by block, so that what is between two operations stays in the
+// cache.  Each instruction is a loop over a block, by a function of the instruction set.
+
+#include "bytecode.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace repjax {
+namespace {
+
+// The registers of a thread, which keeps them, since getting memory takes longer than little
+// bytecode does.
+struct Registers {
+  struct alignas(64) Line {
+    int32_t elements[16];
+  };
+  std::vector<Line> lines;
+  std::vector<int32_t*> own, to;  // `to`: outputs where they are in memory
+  std::vector<Operand> at;
+
+  void reserve(int64_t count, int64_t elements) {
+    const size_t length = blocks_of(elements, 16);
+    if (lines.size() < count * length) lines.resize(count * length);
+    own.resize(count);
+    at.resize(count);
+    for (int64_t r = 0; r < count; ++r) at[r] = {own[r] = lines[r * length].elements, false};
+    to = own;
+  }
+};
+
+// The elements [begin, begin + count) of an input that is broadcast, at `to`.
+Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t count,
+             int32_t* to) {
+  if (input.rank == 0) {
+    set.load(input.storage, input.data, -input.origin, 0, set.lanes, to);
+    return {to, true};
+  }
+  Walk<1> walk(input.axes, input.rank, begin);
+  const int64_t step = input.axes[input.rank - 1].strides[0];
+  if (step == 0 && walk.left() >= count) {
+    set.load(input.storage, input.data, walk.offsets[0] - input.origin, 0, set.lanes, to);
+    return {to, true};
+  }
+  for (int64_t i = 0; i < count;) {
+    const int64_t run = std::min(count - i, walk.left());
+    set.load(input.storage, input.data, walk.offsets[0] - input.origin, step, run, to + i);
+    i += run;
+    if (i < count) walk.go(run);
+  }
+  return {to, false};
+}
+
+}  // namespace
+
+Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
+  Bytecode code;
+  code.size = *next++;
+  code.input_count = *next++;
+  code.output_count = *next++;
+  code.constant_count = *next++;
+  code.instruction_count = *next++;
+  code.registers = *next++;
+  code.inputs = inputs;
+  code.outputs = outputs;
+  for (int64_t i = 0; i < code.input_count; ++i) {
+    const int64_t rank = next[1];
+    inputs[i] = {nullptr, Storage(next[0]), rank, reinterpret_cast<const Axis<1>*>(next + 2)};
+    next += 2 + 2 * rank;
+  }
+  for (int64_t i = 0; i < code.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
+  static_assert(sizeof(Axis<1>) == 16, "as it is encoded");
+  static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
+  code.constants = reinterpret_cast<const Constant*>(next);
+  next += 2 * code.constant_count;
+  code.instructions = reinterpret_cast<const Instruction*>(next);
+  next += 5 * code.instruction_count;
+  return code;
+}
+
+void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
+  const IeeeArithmetic ieee;
+  const auto whole = [&](int64_t n) { return round_up(n, set.lanes); };
+  const int64_t block = std::min(whole(code.block), whole(end - begin));
+  thread_local Registers registers;
+  registers.reserve(code.registers, block);
+  auto& [lines, own, to, at] = registers;
+  const int64_t inputs = code.input_count, outputs = code.output_count;
+  for (int64_t i = 0; i < code.constant_count; ++i) {
+    const Constant& x = code.constants[i];
+    std::fill_n(own[x.to], set.lanes, int32_t(x.bits));
+    at[x.to].same = true;
+  }
+  for (int64_t i = 0; i < inputs; ++i) {
+    const Input& input = code.inputs[i];
+    if (input.same_in_blocks(begin, code.block)) at[i] = load(input, set, begin, block, own[i]);
+  }
+  for (; begin < end; begin += code.block) {
+    const int64_t count = std::min(code.block, end - begin);
+    const bool in_place = count == whole(count);
+    for (int64_t i = 0; i < inputs; ++i) {
+      const Input& input = code.inputs[i];
+      if (input.same_in_blocks(begin, code.block)) continue;
+      const int64_t together = input.together(begin, count);
+      if (in_place && together >= 0 && input.storage == kWord) {
+        at[i] = {static_cast<const int32_t*>(input.data) + together, false};
+      } else {
+        at[i] = load(input, set, begin, count, own[i]);
+      }
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      const Output& output = code.outputs[i];
+      const bool direct = in_place && output.storage == kWord;
+      to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
+                              : own[inputs + i];
+      at[inputs + i].at = to[inputs + i];
+    }
+    Operand terms[kMostTerms];
+    int64_t held = 0;
+    for (int64_t i = 0; i < code.instruction_count; ++i) {
+      const Instruction& x = code.instructions[i];
+      const auto operation = Operation(x.operation);
+      if (operation == Operation::hold) {
+        terms[held++] = at[x.from[0]];
+      } else if (operation == Operation::add_n || operation == Operation::add_n_odd) {
+        for (const int64_t from : x.from) terms[held++] = at[from];
+        set.add_n(operation == Operation::add_n_odd, terms, held, whole(count), to[x.to]);
+        held = 0;
+      } else {
+        set.apply(operation, whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]], to[x.to]);
+      }
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      const Output& output = code.outputs[i];
+      if (output.storage == kWord && in_place) continue;
+      set.store(output.storage, to[inputs + i], count, output.data, begin - output.origin);
+    }
+  }
+}
+
+}  // namespace repjax

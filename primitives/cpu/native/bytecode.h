@@ -1,0 +1,94 @@
+// Bytecode: elementwise operations as the interpreter reads them, which is compiled with the
+// package.
+//
+// repjax.primitives.cpu.bytecode writes it as integers:
+//
+//   the elements of the results, and how many inputs, outputs, constants, instructions and
+//   registers there are
+//   of each input: its storage, its axes, and of each axis the size and the step
+//   of each output: its storage
+//   of each constant: its register and its bits
+//   of each instruction: the operation, the register it writes and three that it reads
+//
+// An add_n reads also the first register of each `hold` that comes before it.
+//
+// The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
+
+#pragma once
+
+#include "axes.h"
+#include "instruction_sets.h"
+
+#include <cstdint>
+
+namespace repjax {
+
+constexpr int64_t kBlock = 1024;  // elements of a register, at most
+
+struct Input {
+  const void* data;
+  Storage storage;
+  int64_t rank;
+  const Axis<1>* axes;
+  int64_t origin = 0;  // the element that the data begin with
+
+  bool scalar() const { return rank == 0; }
+  bool contiguous() const { return rank == 1 && axes[0].strides[0] == 1; }
+  // A row that is repeated.
+  bool row() const {
+    return rank == 2 && axes[0].strides[0] == 0 && axes[1].strides[0] == 1;
+  }
+
+  // Whether all blocks of so many elements from element `begin` on have the same ones.
+  bool same_in_blocks(int64_t begin, int64_t block) const {
+    return scalar() || (row() && block % axes[1].size == 0 && begin % axes[1].size == 0);
+  }
+
+  // Where the elements of a block from `begin` on are, if they lie together, or -1.
+  int64_t together(int64_t begin, int64_t count) const {
+    if (contiguous()) return begin - origin;
+    const bool in_row = row() && begin % axes[1].size + count <= axes[1].size;
+    return in_row ? begin % axes[1].size - origin : -1;
+  }
+};
+
+struct Output {
+  void* data;
+  Storage storage;
+  int64_t origin = 0;  // the element that the data begin with
+};
+
+struct Constant {
+  int64_t to, bits;
+};
+
+struct Instruction {
+  int64_t operation, to, from[3];
+};
+
+struct Bytecode {
+  int64_t size, input_count, output_count, constant_count, instruction_count, registers;
+  const Input* inputs;
+  const Output* outputs;
+  const Constant* constants;
+  const Instruction* instructions;
+  int64_t block = kBlock;  // elements that are computed together
+
+  // What an element takes, in additions.
+  int64_t cost() const {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < instruction_count; ++i) {
+      sum += repjax::cost(Operation(instructions[i].operation));
+    }
+    return sum;
+  }
+};
+
+// The bytecode at `next`, which goes behind it.  The data of the inputs and of the outputs are left
+// to the caller.
+Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs);
+
+// Computes the elements [begin, end) of the outputs.
+void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);
+
+}  // namespace repjax

@@ -1,0 +1,45 @@
+// Canonical numbers (repjax.primitives.core.canonical): vectors of float32 of any number of
+// elements.
+
+template <class To, class From>
+static inline To as(From x) {
+  To y;
+  static_assert(sizeof x == sizeof y, "");
+  __builtin_memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+// As many integers as V has elements: its bits, or a comparison of it.
+template <class V>
+using Integers = decltype(V{} == V{});
+
+template <class V>
+static inline Integers<V> magnitude(V x) {
+  return as<Integers<V>>(x) & (Integers<V>{} + 0x7FFFFFFF);
+}
+
+template <class V>
+static inline Integers<V> is_nan(V x) {
+  return magnitude(x) > (Integers<V>{} + 0x7F800000);
+}
+
+template <class V>
+static inline Integers<V> flush(V x) {
+  return as<Integers<V>>(x) & (magnitude(x) >= (Integers<V>{} + 0x00800000));
+}
+
+template <class V>
+static inline Integers<V> guard(V x) {
+  return as<Integers<V>>(x) & (magnitude(x) > (Integers<V>{} + 0x00800000));
+}
+
+// The bits; where x is a NaN, those of the only NaN.
+template <class V>
+static inline Integers<V> with_one_nan(V x, Integers<V> bits) {
+  return is_nan(x) ? Integers<V>{} + 0x7FC00000 : bits;
+}
+
+template <class V>
+static inline Integers<V> canonical(V x) {
+  return with_one_nan(x, flush(x));
+}

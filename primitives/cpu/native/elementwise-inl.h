@@ -1,0 +1,261 @@
+// Elementwise operations: the instructions of bytecode.
+//
+// Elements are 32 bits wide: float32, integers, and booleans as masks of all bits; float16 and
+// bfloat16 are the float32 numbers they stand for, rounded after each operation.  Rounded results
+// are those of repjax.primitives.operations.arithmetic: division, square root and their relatives
+// round correctly here without a detour.
+
+typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
+
+static inline Bits fill(int32_t x) { return Bits{} + x; }
+template <class Mask, class V>
+static inline V where(Mask mask, V a, V b) {
+  return mask ? a : b;
+}
+
+static inline Bits largest(Vector a, Vector b) {
+  return where(is_nan(a) | (Bits)(a > b), as<Bits>(a), as<Bits>(b));
+}
+
+static inline Bits smallest(Vector a, Vector b) {
+  return where(is_nan(a) | (Bits)(a < b), as<Bits>(a), as<Bits>(b));
+}
+
+static inline Bits sign(Vector x) {
+  const Bits i = as<Bits>(x);
+  const Bits one = (i & fill(int32_t(0x80000000u))) | fill(0x3F800000);
+  return where(is_nan(x) | (Bits)(x == Vector{}), i, one);
+}
+
+#include "several-inl.h"
+
+// A format of 16 bits within float32.
+struct Half {
+  int shift;                   // bits of float32 that it has not
+  int32_t tiny, largest;       // its smallest and its largest number, as bits of float32
+  int32_t shift_of_exponents;  // by how much the exponents of float32 are higher
+};
+constexpr Half kFloat16 = {13, 0x38800000, 0x477FE000, 112 << 23};
+constexpr Half kBfloat16 = {16, 0x00800000, 0x7F7F0000, 0};
+
+// canonical.narrow, as float32: to nearest even, and +0 below `least`.
+static inline Bits rounded(Bits i, Half format, int32_t least) {
+  const Bits exact = magnitude(i), odd = (exact >> format.shift) & fill(1);
+  const Unsigned sum = as<Unsigned>(exact) + as<Unsigned>(odd) + ((1u << (format.shift - 1)) - 1);
+  Bits kept = as<Bits>(sum >> format.shift << format.shift);
+  kept = where(kept > fill(format.largest), fill(0x7F800000), kept);
+  kept = where(exact > fill(0x7F800000), exact, kept);
+  return (kept | (i & fill(int32_t(0x80000000u)))) & (kept >= fill(least));
+}
+
+// Between the bits of the format and the float32 number; subnormals become others, which rounding
+// makes +0.
+static inline Bits widen(Bits i, Half format) {
+  const Bits wide = (i & fill(0x7FFF)) << format.shift;
+  const Bits finite = (wide + fill(format.shift_of_exponents)) & (wide != fill(0));
+  const Bits special = wide >= fill(0x7F800000 - format.shift_of_exponents * 2);
+  return where(special, wide | fill(0x7F800000), finite) | ((i & fill(0x8000)) << 16);
+}
+
+static inline Bits narrow(Bits i, Half format) {
+  const Bits exact = magnitude(i);
+  Bits kept = (exact - fill(format.shift_of_exponents)) >> format.shift & (exact != fill(0));
+  const int32_t infinity = (0x7F800000 - 2 * format.shift_of_exponents) >> format.shift;
+  kept = where(exact >= fill(0x7F800000), fill(infinity), kept);
+  kept |= as<Bits>(as<Unsigned>(i) >> 16) & fill(0x8000);
+  const int32_t nan = infinity | 1 << (22 - format.shift);
+  return where(exact > fill(0x7F800000), fill(nan), kept);
+}
+
+// Shifts by 32 and more leave nothing, or the sign.
+static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
+static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
+
+static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                  int32_t* to) {
+  const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      Bits x, y, z;
+      __builtin_memcpy(&x, a.at + i * of_a, sizeof x);
+      __builtin_memcpy(&y, b.at + i * of_b, sizeof y);
+      __builtin_memcpy(&z, c.at + i * of_c, sizeof z);
+      x = function(x, y, z);
+      __builtin_memcpy(to + i, &x, sizeof x);
+    }
+  };
+  const auto each = [=](auto function) {
+    const std::integral_constant<int64_t, 1> one;
+    if (!(a.same | b.same | c.same)) return loop(function, one, one, one);
+    loop(function, int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
+  };
+#define FLOATS(name, result)                                                     \
+  case Operation::name:                                                          \
+    return each([](Bits i, Bits j, Bits) {                                       \
+      const Vector x = as<Vector>(i), y = as<Vector>(j);                         \
+      (void)x, (void)y;                                                          \
+      return (Bits)(result);                                                     \
+    });
+#define INTEGERS(name, result)                                                   \
+  case Operation::name:                                                          \
+    return each([](Bits i, Bits j, Bits k) {                                     \
+      (void)i, (void)j, (void)k;                                                 \
+      return (Bits)(result);                                                     \
+    });
+  switch (operation) {
+    FLOATS(canonicalize, canonical(x))
+    FLOATS(add, flush(x + y))
+    FLOATS(sub, flush(x - y))
+    FLOATS(mul, guard(x * y))
+    FLOATS(div, guard(x / y))
+    FLOATS(neg, flush(-x))
+    FLOATS(sqrt, guard(root(x)))
+    FLOATS(one_minus_square, guard(fma(-x, x, as<Vector>(fill(0x3F800000)))))
+    FLOATS(max, largest(x, y))
+    FLOATS(min, smallest(x, y))
+    FLOATS(sign, sign(x))
+    FLOATS(eq, x == y)
+    FLOATS(ne, x != y)
+    FLOATS(lt, x < y)
+    FLOATS(le, x <= y)
+    INTEGERS(from_integer, as<Bits>(__builtin_convertvector(i, Vector)))
+    INTEGERS(integer_add, as<Unsigned>(i) + as<Unsigned>(j))
+    INTEGERS(integer_sub, as<Unsigned>(i) - as<Unsigned>(j))
+    INTEGERS(integer_mul, as<Unsigned>(i) * as<Unsigned>(j))
+    INTEGERS(integer_max, where(i > j, i, j))
+    INTEGERS(integer_min, where(i < j, i, j))
+    INTEGERS(integer_eq, i == j)
+    INTEGERS(integer_lt, i < j)
+    INTEGERS(integer_le, i <= j)
+    INTEGERS(bitwise_and, i & j)
+    INTEGERS(bitwise_or, i | j)
+    INTEGERS(bitwise_xor, i ^ j)
+    INTEGERS(bitwise_not, ~i)
+    INTEGERS(round_float16_flush, rounded(i, kFloat16, kFloat16.tiny))
+    INTEGERS(round_float16_guard, rounded(i, kFloat16, kFloat16.tiny + 1))
+    INTEGERS(round_bfloat16_flush, rounded(i, kBfloat16, kBfloat16.tiny))
+    INTEGERS(round_bfloat16_guard, rounded(i, kBfloat16, kBfloat16.tiny + 1))
+    INTEGERS(widen_float16, widen(i, kFloat16))
+    INTEGERS(widen_bfloat16, widen(i, kBfloat16))
+    INTEGERS(narrow_float16, narrow(i, kFloat16))
+    INTEGERS(narrow_bfloat16, narrow(i, kBfloat16))
+    INTEGERS(select, where(i, k, j))
+    INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
+    INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
+    INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+#define ELEMENTARY(name) \
+  case Operation::name:  \
+    return several::each(count, a, to, [](several::Narrow x) { return several::name(x); });
+    ELEMENTARY(rsqrt)
+    REPJAX_ELEMENTARY(ELEMENTARY)
+    case Operation::hold:  // these are not for one block of three operands
+    case Operation::add_n:
+    case Operation::add_n_odd:
+      return;
+  }
+#undef ELEMENTARY
+#undef FLOATS
+#undef INTEGERS
+}
+
+// repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on.
+
+typedef int64_t Long __attribute__((vector_size(4 * kLanes)));
+
+static inline Wide two_sum(Wide a, Wide b, Wide& rest) {
+  const Wide s = a + b, from_b = s - a;
+  rest = (a - (s - from_b)) + (b - from_b);
+  return s;
+}
+
+// canonical.round_to_odd and canonical.to_odd.
+static inline Wide round_to_odd(Wide high, Wide low) {
+  const Long i = as<Long>(high), inexact = (Long)(low < Wide{}) | (Long)(low > Wide{});
+  const Long towards_zero = (as<Long>(low) ^ i) < Long{};
+  return as<Wide>(where(inexact, (i + towards_zero) | 1, i));
+}
+static inline Wide to_odd(Wide y) {
+  const Long i = as<Long>(y), inexact = (i & 0x1FFFFFFF) != Long{};
+  return as<Wide>((i & ~int64_t{0x1FFFFFFF}) | (inexact & (1 << 29)));
+}
+
+template <int n>
+static void add_terms(bool odd, const Operand* terms, int64_t count, int32_t* to) {
+  for (int64_t i = 0; i < count; i += kLanes / 2) {
+    Wide parts[n], plain = {};
+    for (int k = 0; k < n; ++k) {
+      Narrow x;
+      __builtin_memcpy(&x, terms[k].at + (terms[k].same ? 0 : i), sizeof x);
+      Wide grown = wide(x);
+      plain += grown;
+      for (int j = 0; j < k; ++j) grown = two_sum(parts[j], grown, parts[j]);
+      parts[k] = grown;
+    }
+    Wide total = parts[0], rest;
+    for (int k = 1; k < n; ++k) {
+      total = two_sum(parts[k], total, rest);
+      total = round_to_odd(total, rest);
+    }
+    const Long infinity = Long{} + (int64_t{0x7FF} << 52);
+    total = where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+    if (odd) total = to_odd(total);
+    const auto y = flush(__builtin_convertvector(total, Narrow));
+    __builtin_memcpy(to + i, &y, sizeof y);
+  }
+}
+
+static void add_n(bool odd, const Operand* terms, int64_t terms_count, int64_t count,
+                  int32_t* to) {
+  static_assert(kMostTerms == 8, "the cases below");
+  switch (terms_count) {
+    case 3: return add_terms<3>(odd, terms, count, to);
+    case 4: return add_terms<4>(odd, terms, count, to);
+    case 5: return add_terms<5>(odd, terms, count, to);
+    case 6: return add_terms<6>(odd, terms, count, to);
+    case 7: return add_terms<7>(odd, terms, count, to);
+    case 8: return add_terms<8>(odd, terms, count, to);
+  }
+}
+
+static inline int32_t word(int32_t x) { return x; }
+static inline int32_t word(bool x) { return -int32_t(x); }
+static inline int32_t word(uint16_t x) { return x; }
+
+template <class Element>
+static void load_elements(const Element* from, int64_t step, int64_t count, int32_t* to) {
+  if (step == 0) {
+    const int32_t x = word(*from);
+    for (int64_t i = 0; i < count; ++i) to[i] = x;
+  } else if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = word(from[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = word(from[i * step]);
+  }
+}
+
+static void load_elements(Storage storage, const void* from, int64_t first, int64_t step,
+                          int64_t count, int32_t* to) {
+  switch (storage) {
+    case kWord:
+      return load_elements(static_cast<const int32_t*>(from) + first, step, count, to);
+    case kBoolean:
+      return load_elements(static_cast<const bool*>(from) + first, step, count, to);
+    case kHalf:
+      return load_elements(static_cast<const uint16_t*>(from) + first, step, count, to);
+  }
+}
+
+static void store_elements(Storage storage, const int32_t* from, int64_t count, void* to,
+                           int64_t first) {
+  switch (storage) {
+    case kWord:
+      __builtin_memcpy(static_cast<int32_t*>(to) + first, from, count * sizeof(int32_t));
+      return;
+    case kBoolean:
+      for (int64_t i = 0; i < count; ++i) static_cast<bool*>(to)[first + i] = from[i] != 0;
+      return;
+    case kHalf:
+      for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(to)[first + i] = from[i];
+  }
+}
+
+constexpr Elementwise kElementwise = {kLanes, apply, add_n, load_elements, store_elements};

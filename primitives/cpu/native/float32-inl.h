@@ -1,0 +1,32 @@
+// The kernels on vectors of float32, compiled for one instruction set, whose namespace includes
+// this file.
+//
+// Expects
+//
+//   kLanes                     elements of a vector
+//   kVectors                   the most vectors of a row of accumulators
+//   kSeveral                   vectors of which an elementary function is computed together
+//   Rows(vectors)              the most rows of accumulators of so many vectors
+//
+// and after it the definitions of what it declares.
+
+typedef float Vector __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Bits __attribute__((vector_size(4 * kLanes)));
+// Half as many elements, in float32 and in float64.
+typedef float Narrow __attribute__((vector_size(2 * kLanes)));
+typedef double Wide __attribute__((vector_size(4 * kLanes)));
+
+static inline Vector fma(Vector a, Vector b, Vector c);  // a * b + c with one rounding
+static inline Vector broadcast(float x);
+static inline Vector root(Vector x);  // square roots
+static inline Wide root(Wide x);
+static inline Wide wide(Narrow x);
+static inline Wide floor(Wide x);
+static inline Wide fused(Wide a, Wide b, Wide c);  // a * b + c with one rounding or two
+
+#include "canonical-inl.h"
+#include "floats-inl.h"
+#include "sums-inl.h"
+#include "elementwise-inl.h"
+#include "scatter-inl.h"
+#include "linalg-inl.h"

@@ -1,0 +1,78 @@
+// Fused groups (repjax_elementwise): connected elementwise operations, as bytecode.
+//
+// The names of the call and of its attribute stay as they are: the certificates in docs/proofs name
+// a program, in which they stand, by its digest.
+
+#include "axes.h"
+#include "bytecode.h"
+#include "instruction_sets.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+constexpr int64_t kThread = 1 << 18;  // operations that are worth a thread
+
+// Elements [begin, end) of one of the groups.
+struct Blocks {
+  const Bytecode* code;
+  int64_t begin, end;
+};
+
+// encoded: how many groups there are, and the bytecode of each.
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  const int64_t* next = encoded.begin();
+  std::vector<Bytecode> groups(*next++);
+  std::vector<Input> inputs(args.size());
+  std::vector<Output> outputs(rets.size());
+  size_t input = 0, output = 0;
+  for (Bytecode& code : groups) {
+    if (input + next[1] > args.size() || output + next[2] > rets.size()) {
+      return ffi::Error::InvalidArgument("the bytecode is for other operands");
+    }
+    code = decode(next, inputs.data() + input, outputs.data() + output);
+    for (const size_t last = input + code.input_count; input < last; ++input) {
+      inputs[input].data = args.get<ffi::AnyBuffer>(input)->untyped_data();
+    }
+    for (const size_t last = output + code.output_count; output < last; ++output) {
+      outputs[output].data = (*rets.get<ffi::AnyBuffer>(output))->untyped_data();
+    }
+  }
+
+  std::vector<Blocks> parts;
+  int64_t operations = 0;
+  for (const Bytecode& code : groups) {
+    const int64_t here = code.size * code.cost();
+    const int64_t blocks = blocks_of(code.size, kBlock);
+    const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kThread));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = i * blocks / count * kBlock, end = (i + 1) * blocks / count * kBlock;
+      parts.push_back({&code, begin, std::min(end, code.size)});
+    }
+    operations += here;
+  }
+  const Elementwise& set = instruction_set().elementwise;
+  share(&pool, parts.size(), operations, kThread, [&](int64_t i) {
+    evaluate(*parts[i].code, set, parts[i].begin, parts[i].end);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_elementwise, repjax::handle,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<ffi::Span<const int64_t>>("programs"));

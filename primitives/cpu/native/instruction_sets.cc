@@ -1,0 +1,306 @@
+// The kernels for each instruction set: the same -inl.h files, in a namespace of its own and under
+// the compiler's options for it; and the choice of one.
+
+#include "instruction_sets.h"
+#include "axes.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+// Where the compiler knows AMX, and the system has a way to ask for it.
+#if defined(__linux__) && (__has_include(<amxtileintrin.h>) || __has_include(<amxintrin.h>))
+#define REPJAX_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#if !defined(__clang__)  // GCC 12 warns of its own intrinsic functions (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(REPJAX_AMX)
+// Whether the processor has AMX with tiles of int8, and Linux gives it to this process.  The one
+// symbol that the emulator of the tests replaces, so that the instructions below are tested on
+// processors without them.
+extern "C" __attribute__((visibility("default"), noinline)) int repjax_has_amx() {
+  constexpr unsigned kTiles = 1 << 24 | 1 << 25;       // AMX-TILE, AMX-INT8: CPUID.(7, 0):EDX
+  constexpr unsigned kStates = 1 << 17 | 1 << 18;      // XTILECFG, XTILEDATA: XCR0
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTiles) != kTiles) return 0;
+  unsigned states, others;
+  __asm__ volatile("xgetbv" : "=a"(states), "=d"(others) : "c"(0));
+  if ((states & kStates) != kStates) return 0;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
+namespace repjax {
+namespace {
+
+// Four elements of two vectors of four.
+template <int i, int j, int k, int l, class Four>
+inline Four shuffle(Four x, Four y) {
+#if defined(__clang__)
+  return __builtin_shufflevector(x, y, i, j, k, l);
+#else
+  typedef std::conditional_t<sizeof(x[0]) == 4, int32_t, int64_t> Index;
+  typedef Index Indices __attribute__((vector_size(sizeof(Four))));
+  return __builtin_shuffle(x, y, Indices{i, j, k, l});
+#endif
+}
+
+// to[l * width + j] = from[b[j] + l] for j and l below 4.
+template <class Element>
+inline void transpose_four(const Element* from, const int64_t* b, Element* to, int64_t width) {
+  typedef Element Four __attribute__((vector_size(4 * sizeof(Element))));
+  Four x[4];
+  for (int j = 0; j < 4; ++j) __builtin_memcpy(&x[j], from + b[j], sizeof(Four));
+  const Four p = shuffle<0, 4, 1, 5>(x[0], x[1]), q = shuffle<0, 4, 1, 5>(x[2], x[3]);
+  const Four r = shuffle<2, 6, 3, 7>(x[0], x[1]), s = shuffle<2, 6, 3, 7>(x[2], x[3]);
+  const Four y[4] = {shuffle<0, 1, 4, 5>(p, q), shuffle<2, 3, 6, 7>(p, q),
+                     shuffle<0, 1, 4, 5>(r, s), shuffle<2, 3, 6, 7>(r, s)};
+  for (int l = 0; l < 4; ++l) __builtin_memcpy(to + l * width, &y[l], sizeof(Four));
+}
+
+// Opens and closes a target: a namespace whose functions are compiled for these instructions.
+#define REPJAX_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define REPJAX_BEGIN_TARGET(name, instructions)                                                   \
+  REPJAX_PRAGMA(clang attribute push(__attribute__((target(instructions))), apply_to = function)) \
+  namespace name {
+#define REPJAX_END_TARGET \
+  }                       \
+  REPJAX_PRAGMA(clang attribute pop)
+#else
+#define REPJAX_BEGIN_TARGET(name, instructions) \
+  REPJAX_PRAGMA(GCC push_options)               \
+  REPJAX_PRAGMA(GCC target(instructions))       \
+  namespace name {
+#define REPJAX_END_TARGET \
+  }                       \
+  REPJAX_PRAGMA(GCC pop_options)
+#endif
+
+#if defined(__x86_64__)
+
+REPJAX_BEGIN_TARGET(avx512, "avx512f,avx512dq")
+constexpr int Rows(int vectors) { return vectors <= 2 ? 12 : vectors == 3 ? 8 : 6; }
+// For words and digits: adds eight sums of a block of terms, which is the first one or a later one.
+inline void add_to(int64_t* to, __m512i sum, bool first) {
+  if (!first) sum = _mm512_add_epi64(sum, _mm512_loadu_si512(to));
+  _mm512_storeu_si512(to, sum);
+}
+namespace float32 {
+constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
+#include "float32-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
+static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
+static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
+static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
+static inline Wide floor(Wide x) { return _mm512_maskz_roundscale_pd(0xFF, x, 9); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return _mm512_fmadd_pd(a, b, c); }
+}  // namespace float32
+namespace float64 {
+constexpr int kLanes = 8, kVectors = 4;
+#include "float64-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
+static inline Vector widen(const float* x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+static inline Vector root(Vector x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
+}  // namespace float64
+REPJAX_END_TARGET
+
+REPJAX_BEGIN_TARGET(avx512_vnni, "avx512f,avx512dq,avx512bw,avx512vnni")
+using avx512::add_to;
+using avx512::Rows;
+namespace words {
+constexpr int kDigits = 2;
+#include "words-inl.h"
+}  // namespace words
+namespace long_words {
+constexpr int kDigits = 3;
+#include "words-inl.h"
+}  // namespace long_words
+REPJAX_END_TARGET
+
+#if defined(REPJAX_AMX)
+REPJAX_BEGIN_TARGET(avx512_amx, "avx512f,avx512dq,avx512bw,amx-tile,amx-int8")
+using avx512::add_to;
+namespace digits {
+#include "digits-inl.h"
+}  // namespace digits
+REPJAX_END_TARGET
+#endif
+
+REPJAX_BEGIN_TARGET(avx2, "avx2,fma")
+constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
+namespace float32 {
+constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
+#include "float32-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
+static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
+static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
+static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
+static inline Wide floor(Wide x) { return _mm256_floor_pd(x); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return _mm256_fmadd_pd(a, b, c); }
+}  // namespace float32
+namespace float64 {
+constexpr int kLanes = 4, kVectors = 2;
+#include "float64-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(a, b, c); }
+static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
+static inline Vector widen(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+static inline Vector root(Vector x) { return _mm256_sqrt_pd(x); }
+}  // namespace float64
+REPJAX_END_TARGET
+
+#elif defined(__aarch64__)
+
+namespace neon {
+constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
+namespace float32 {
+constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
+#include "float32-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
+static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
+static inline Vector root(Vector x) { return vsqrtq_f32(x); }
+static inline Wide root(Wide x) { return vsqrtq_f64(x); }
+static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
+static inline Wide floor(Wide x) { return vrndmq_f64(x); }
+static inline Wide fused(Wide a, Wide b, Wide c) { return vfmaq_f64(c, a, b); }
+}  // namespace float32
+namespace float64 {
+constexpr int kLanes = 2, kVectors = 4;
+#include "float64-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, b); }
+static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
+static inline Vector widen(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
+static inline Vector root(Vector x) { return vsqrtq_f64(x); }
+}  // namespace float64
+}  // namespace neon
+
+#endif
+
+// Any processor.  The C library's fma is slow where the processor has none; exact products of
+// integers need none.
+namespace plain {
+constexpr int Rows(int) { return 1; }
+namespace float32 {
+constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
+#include "float32-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) {
+  for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);
+  return c;
+}
+static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
+static inline Vector root(Vector x) {
+  for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
+static inline Wide root(Wide x) {
+  for (int i = 0; i < kLanes / 2; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
+static inline Wide wide(Narrow x) { return __builtin_convertvector(x, Wide); }
+static inline Wide floor(Wide x) {
+  for (int i = 0; i < kLanes / 2; ++i) x[i] = std::floor(x[i]);
+  return x;
+}
+static inline Wide fused(Wide a, Wide b, Wide c) { return a * b + c; }
+}  // namespace float32
+namespace float64 {
+constexpr int kLanes = 2, kVectors = 2;
+#include "float64-inl.h"
+static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
+static inline Vector broadcast(double x) { return Vector{x, x}; }
+static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
+static inline Vector root(Vector x) { return Vector{std::sqrt(x[0]), std::sqrt(x[1])}; }
+}  // namespace float64
+}  // namespace plain
+
+// What a target has in the order of InstructionSet.
+#define REPJAX_KERNELS_OF(target)                                                             \
+  target::float32::kChains, target::float64::kIntegerProducts, target::float32::kSums,        \
+      target::float64::kGrids, target::float32::kElementwise, target::float32::add_updates,   \
+      target::float32::kLinalg, target::float64::kRotations
+#if defined(__x86_64__)
+const InstructionSet kAvx512 = {"AVX512", REPJAX_KERNELS_OF(avx512)};
+#define REPJAX_WORDS \
+  { &avx512_vnni::words::kIntegerProducts, &avx512_vnni::long_words::kIntegerProducts }
+const InstructionSet kAvx512Vnni = {"AVX512_VNNI", REPJAX_KERNELS_OF(avx512), REPJAX_WORDS};
+#if defined(REPJAX_AMX)
+#define REPJAX_DIGITS \
+  { &avx512_amx::digits::kIntegerProducts<3>, &avx512_amx::digits::kIntegerProducts<4> }
+const InstructionSet kAvx512Amx = {"AVX512_AMX", REPJAX_KERNELS_OF(avx512), REPJAX_WORDS,
+                                   REPJAX_DIGITS};
+#endif
+const InstructionSet kAvx2 = {"AVX2", REPJAX_KERNELS_OF(avx2)};
+#elif defined(__aarch64__)
+const InstructionSet kNeon = {"NEON", REPJAX_KERNELS_OF(neon)};
+#endif
+const InstructionSet kPlain = {"PLAIN", REPJAX_KERNELS_OF(plain)};
+#undef REPJAX_KERNELS_OF
+
+// All of this machine, the best first.
+std::vector<const InstructionSet*> instruction_sets() {
+  std::vector<const InstructionSet*> all;
+#if defined(__x86_64__)
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+  if (avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
+#if defined(REPJAX_AMX)
+    using avx512_amx::digits::correct;
+    static const bool amx = repjax_has_amx() && correct<3>() && correct<4>();
+    if (amx) all.push_back(&kAvx512Amx);
+#endif
+    all.push_back(&kAvx512Vnni);
+  }
+  if (avx512) all.push_back(&kAvx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
+#elif defined(__aarch64__)
+  all.push_back(&kNeon);
+#endif
+  all.push_back(&kPlain);
+  return all;
+}
+
+std::atomic<const InstructionSet*> chosen{nullptr};
+
+}  // namespace
+
+const InstructionSet& instruction_set() { return *chosen.load(); }
+
+}  // namespace repjax
+
+// The name of the instruction set number i of this machine, the best first; null after them.
+extern "C" const char* repjax_instruction_set(int64_t i) {
+  const auto sets = repjax::instruction_sets();
+  return i < int64_t(sets.size()) ? sets[i]->name : nullptr;
+}
+
+// The name of the elementwise operation number i; null after them.
+extern "C" const char* repjax_operation(int64_t i) {
+#define REPJAX_NAME(name) #name,
+  static const char* const names[] = {REPJAX_OPERATIONS(REPJAX_NAME) nullptr};
+#undef REPJAX_NAME
+  return names[i];
+}
+
+// The digest of the sources that this was compiled from (primitives/cpu/sources.py).
+extern "C" const char* repjax_sources() { return REPJAX_SOURCES; }
+
+// Chooses the instruction set number i.
+extern "C" void repjax_choose(int64_t i) { repjax::chosen = repjax::instruction_sets().at(i); }

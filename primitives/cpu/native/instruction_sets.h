@@ -1,0 +1,229 @@
+// What the kernels have for each instruction set, and which one is used: README.md has the map.
+//
+// The functions are in the -inl.h files, which are compiled once for each instruction set.
+
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace repjax {
+
+// A function that continues the sums of some rows of accumulators over the terms [0, terms).
+template <class Element, class Result>
+struct Tile {
+  int rows;
+  void (*run)(int64_t terms, const Element* const* lhs, const int64_t* lhs_k, const Element* rhs,
+              const int64_t* rhs_k, Result* const* rows, bool first, bool last);
+};
+
+// floats-inl.h: chains of fused multiply-adds of float32.
+struct Chains {
+  int lanes;
+  int vectors;
+  Tile<float, float> (*tile_for)(int vectors, int64_t rows);
+  void (*pack)(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
+               int64_t columns, float* to, int64_t width);
+  void (*chain)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
+                const int64_t* rhs_k, float* s, bool first, bool last);
+};
+
+enum class Join { kAdd, kLargest, kSmallest };
+
+// sums-inl.h: sums of float32, and extrema.  Pairwise ones by whether the elements are raw, and so
+// are made canonical, and by what joins them.
+struct Sums {
+  int64_t lanes;
+  void (*pairwise[2][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
+                      float* out);
+  void (*pairwise_rows[2][3])(const float* x, int64_t count, int64_t n, float* scratch, float* out);
+  void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
+};
+
+// Elements of an array that go with others that lie together: every `step`, or at `offsets`.  The
+// elements that go with the next run of others are `of_run` further.
+template <class Element>
+struct Along {
+  Element* first;
+  int64_t step;
+  const int32_t* offsets;
+  int64_t of_run;
+
+  Element& operator[](int64_t i) const { return first[offsets ? offsets[i] : i * step]; }
+};
+
+// Below every exponent: of zeros.
+constexpr int32_t kNone = -(1 << 20);
+
+// Exact sums, of high * 2**shift + low; high may be null.
+struct Sum {
+  const int64_t *high, *low;
+  int shift;
+};
+
+// grids-inl.h: exponents, and sums of integers.
+struct Grids {
+  bool (*largest)(const float* x, int64_t runs, int64_t n, Along<const int32_t> at,
+                  Along<int32_t> to);
+  void (*carry)(Sum sums, int64_t n, int64_t* high, int64_t* low);
+  void (*scale)(const Sum& sums, int64_t step, int64_t m, int64_t n, const double* rows,
+                const double* columns, float* const* to);
+};
+
+// The bits of an integer: all, or the lower ones with a sign, or the others.
+enum class Part { kWhole, kLow, kHigh };
+constexpr int kLow = 15;
+
+// Elements x[at[i] + j] of float32, i < rows and j < columns, that are to be multiplied by the
+// scales row[i] and column[j] and rounded to integers.
+template <class Scale>
+struct Panel {
+  const float* x;
+  const int64_t* at;
+  int64_t rows, columns;
+  const Scale *row, *column;
+};
+
+// Exact sums of products of integers, which are held by float64 (integers-inl.h), by words of 16
+// bits (words-inl.h), or by digits of 8 bits (digits-inl.h).
+template <class Element>
+struct IntegerProducts {
+  // float64 is multiplied by powers of two, words and digits are given exponents.
+  typedef std::conditional_t<std::is_same_v<Element, double>, double, float> Scale;
+
+  int lanes, vectors;
+  int64_t terms;  // the most of a block
+  int planes;     // elements of an integer
+  int64_t step;   // what terms are filled up to
+  int64_t strip;  // rows of the left operand that are rounded together, and stay in the L1 cache
+  // Sums of integers of more than 22 bits are high * 2**shift + low, of at most so many terms;
+  // longer ones of float64 are carried.
+  int shift;
+  int64_t most;
+  Tile<Element, int64_t> (*tile_for)(int vectors, int64_t rows);
+  // Rounds the left operand, in rows of so many elements (digits: in tiles), or the right one, in
+  // rows of the width of a panel.
+  void (*left)(const Panel<Scale>& from, Element* to, int64_t row);
+  void (*right)(const Panel<Scale>& from, Part part, Element* to, int64_t row);
+  // What a thread does before and after it computes tiles, if anything.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+};
+
+// Elementary functions, each as long as many other operations.
+#define REPJAX_ELEMENTARY(of)                                                                    \
+  of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
+  of(erfc) of(erf_inv) of(sinh) of(cosh)
+
+// Operations on elements of 32 bits; elementwise-inl.h says what they do.  Bytecode names them by
+// their numbers, and the certificates in docs/proofs name bytecode, so new operations come last.
+#define REPJAX_OPERATIONS(of)                                                                    \
+  of(canonicalize) of(add) of(sub) of(mul) of(div) of(neg) of(sqrt) of(rsqrt)                    \
+  of(one_minus_square) of(max) of(min) of(sign) of(eq) of(ne) of(lt) of(le)                      \
+  of(from_integer) of(integer_add) of(integer_sub) of(integer_mul) of(integer_max)               \
+  of(integer_min) of(integer_eq) of(integer_lt) of(integer_le)                                   \
+  of(bitwise_and) of(bitwise_or) of(bitwise_xor) of(bitwise_not) of(select)                      \
+  of(round_float16_flush) of(round_float16_guard) of(round_bfloat16_flush)                       \
+  of(round_bfloat16_guard) of(widen_float16) of(widen_bfloat16) of(narrow_float16)               \
+  of(narrow_bfloat16)                                                                            \
+  of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)                              \
+  REPJAX_ELEMENTARY(of)                                                                          \
+  of(hold) of(add_n) of(add_n_odd)
+#define REPJAX_NAME(name) name,
+enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
+#undef REPJAX_NAME
+
+// How many additions take as long.
+inline int64_t cost(Operation operation) {
+  if (operation < Operation::exp || operation == Operation::hold) return 1;
+  return operation < Operation::hold ? 32 : 8;
+}
+
+constexpr int kMostTerms = 8;  // of add_n
+
+enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+
+// Elements of a register, or where `same` one that all are, as often as a vector has elements.
+struct Operand {
+  const int32_t* at;
+  bool same;
+};
+
+// elementwise-inl.h: the instructions of bytecode.
+struct Elementwise {
+  int64_t lanes;
+  // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
+  void (*apply)(Operation operation, int64_t count, Operand a, Operand b, Operand c, int32_t* to);
+  // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
+  void (*add_n)(bool odd, const Operand* terms, int64_t terms_count, int64_t count, int32_t* to);
+  // Elements in memory, from `first` on and `step` apart, to a register.
+  void (*load)(Storage storage, const void* from, int64_t first, int64_t step, int64_t count,
+               int32_t* to);
+  // Elements of a register, to memory from `first` on.
+  void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
+};
+
+// scatter-inl.h: scatter-add of some updates to a row.
+typedef void AddUpdates(const float* x, const float* updates, const int32_t* at, int64_t count,
+                        int64_t width, int precision, float* to);
+
+// Terms a[k][i] * b[k][j] of c[i][j]: how many, where they are, and how far one is from the next.
+struct Terms {
+  int64_t count;
+  const float* a;
+  int64_t a_term, a_row;
+  const float* b;
+  int64_t b_term;
+  float* c;
+  int64_t c_row;
+};
+
+// linalg-inl.h: steps of linear algebra.
+struct Linalg {
+  // Subtracts the terms, k ascending; each product and each difference is rounded.
+  void (*subtract)(const Terms& terms, int64_t rows, int64_t columns);
+  // x[i] / by in its place, and to[i] = x[i] * by.
+  void (*divide)(float* x, int64_t count, float by);
+  void (*multiply)(const float* x, int64_t count, float by, float* to);
+};
+
+// Rows of float64, filled up to vectors.
+struct RotatedRows {
+  double* x;
+  double* squares;
+  int64_t of_length, of_row;  // vectors of the elements that are to be orthogonal, and of all
+  double square_of_tolerance;
+  double* partial;  // of half the length
+};
+
+struct Pair {
+  int32_t first, second;
+};
+
+// rotations-inl.h: dot products and rotations of rows of float64.
+struct Rotations {
+  int64_t lanes;
+  double (*dot)(const double* x, const double* y, int64_t vectors, double* partial);
+  bool (*rotate)(const RotatedRows& rows, const Pair* pairs, int64_t count);
+};
+
+struct InstructionSet {
+  const char* name;
+  const Chains& floats;
+  const IntegerProducts<double>& integers;
+  const Sums& sums;
+  const Grids& grids;
+  const Elementwise& elementwise;
+  AddUpdates* add_updates;
+  const Linalg& linalg;
+  const Rotations& rotations;
+  // For integers of up to 22 bits, and of more, where there are such instructions.
+  const IntegerProducts<int16_t>* words[2] = {};
+  const IntegerProducts<int8_t>* digits[2] = {};
+};
+
+// The one that is used.
+const InstructionSet& instruction_set();
+
+}  // namespace repjax

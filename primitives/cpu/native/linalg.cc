@@ -1,0 +1,353 @@
+// Triangular systems, Cholesky, LU and QR factors of float32 (repjax_triangular_solve, _cholesky,
+// _lu, _qr, _householder_product).
+//
+// The bits are those of repjax.primitives.operations.linalg.factorizations: an element receives its
+// terms one after another.  Columns are taken in panels, so that the rest of a matrix is read once
+// for many terms.  Results are where the operands were.
+
+#include "axes.h"
+#include "instruction_sets.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+constexpr int64_t kPanel = 32;        // columns of a panel
+constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
+constexpr int64_t kColumns = 64;      // of unknowns, or of what is reflected, that are a task
+
+// Columns of x, whose rows are m elements apart, become the solution of a x = them; a is lower
+// triangular.
+void solve(const Linalg& set, const float* a, int64_t n, float* x, int64_t m, int64_t columns,
+           bool unit) {
+  for (int64_t begin = 0; begin < n; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, n);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const row = x + k * m;
+      if (!unit) set.divide(row, columns, a[k * n + k]);
+      set.subtract({1, a + (k + 1) * n + k, 0, n, row, 0, row + m, m}, end - k - 1, columns);
+    }
+    set.subtract({end - begin, a + end * n + begin, 1, n, x + begin * m, m, x + end * m, m},
+                 n - end, columns);
+  }
+}
+
+// panel[k][i] = a[i][begin + k], begin + k below end and i from begin on; or the other way round.
+template <bool back>
+void transpose(float* a, int64_t row, int64_t rows, int64_t begin, int64_t end, float* panel) {
+  for (int64_t i = begin; i < rows; ++i) {
+    for (int64_t k = begin; k < end; ++k) {
+      float &x = a[i * row + k], &y = panel[(k - begin) * rows + i];
+      back ? x = y : y = x;
+    }
+  }
+}
+
+// a becomes its lower factor, or NaN.
+void cholesky(const Linalg& set, float* a, int64_t n, ffi::ThreadPool* pool) {
+  std::vector<float> memory(kPanel * n);
+  float* const panel = memory.data();
+  for (int64_t begin = 0; begin < n; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, n);
+    transpose<false>(a, n, n, begin, end, panel);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const column = panel + (k - begin) * n;
+      if (!(column[k] > 0)) {
+        const int32_t nan = 0x7FC00000;
+        for (int64_t i = 0; i < n * n; ++i) std::memcpy(a + i, &nan, sizeof nan);
+        return;
+      }
+      column[k] = std::sqrt(column[k]);  // far from subnormal
+      set.divide(column + k + 1, n - k - 1, column[k]);
+      // Also above the diagonal, where nothing is read.
+      float* const next = column + n + k + 1;
+      set.subtract({1, column + k + 1, 0, 1, column + k + 1, 0, next, n}, end - k - 1, n - k - 1);
+    }
+    transpose<true>(a, n, n, begin, end, panel);
+    const int64_t tasks = blocks_of(n - end, kRows);
+    const double terms = 0.5 * (n - end) * (n - end) * (end - begin);
+    share_terms(pool, tasks, terms, [=](int64_t task) {
+      const int64_t first = end + task * kRows, last = std::min(first + kRows, n);
+      float* const to = a + first * n + end;
+      set.subtract({end - begin, panel + first, n, 1, panel + end, n, to, n}, last - first,
+                   last - end);
+    });
+  }
+  for (int64_t i = 0; i < n; ++i) std::fill(a + i * n + i + 1, a + (i + 1) * n, 0.0f);
+}
+
+// a of m rows and n columns becomes its factors.
+void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int32_t* permutation,
+        ffi::ThreadPool* pool) {
+  const int64_t count = std::min(m, n);
+  std::vector<float> memory(kPanel * m);
+  float* const panel = memory.data();
+  for (int64_t i = 0; i < m; ++i) permutation[i] = int32_t(i);
+  for (int64_t begin = 0; begin < count; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, count);
+    transpose<false>(a, n, m, begin, end, panel);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const column = panel + (k - begin) * m;
+      int64_t pivot = k;
+      for (int64_t i = k; i < m && column[pivot] == column[pivot]; ++i) {
+        if (!(std::fabs(column[i]) <= std::fabs(column[pivot]))) pivot = i;
+      }
+      pivots[k] = int32_t(pivot);
+      if (pivot != k) {
+        for (int64_t j = 0; j < end - begin; ++j) std::swap(panel[j * m + k], panel[j * m + pivot]);
+        std::swap_ranges(a + k * n, a + k * n + begin, a + pivot * n);
+        std::swap_ranges(a + k * n + end, a + (k + 1) * n, a + pivot * n + end);
+        std::swap(permutation[k], permutation[pivot]);
+      }
+      if (column[k] != 0) set.divide(column + k + 1, m - k - 1, column[k]);
+      float* const next = column + m + k;
+      set.subtract({1, next, 0, m, column + k + 1, 0, next + 1, m}, end - k - 1, m - k - 1);
+    }
+    transpose<true>(a, n, m, begin, end, panel);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const next = a + (k + 1) * n;
+      set.subtract({1, next + k, 0, n, a + k * n + end, 0, next + end, n}, end - k - 1, n - end);
+    }
+    const int64_t tasks = blocks_of(m - end, kRows);
+    const double terms = 1.0 * (m - end) * (n - end) * (end - begin);
+    share_terms(pool, tasks, terms, [=](int64_t task) {
+      const int64_t first = end + task * kRows, last = std::min(first + kRows, m);
+      float* const to = a + first * n + end;
+      set.subtract({end - begin, panel + first, m, 1, a + begin * n + end, n, to, n}, last - first,
+                   n - end);
+    });
+  }
+}
+
+// Columns of a, of m rows `row` elements apart, are reflected from row k on: w = v^T a, then
+// a - v (tau w).  v is 0 above row k, which matters for infinities and NaN alone.
+void reflect(const InstructionSet& set, const float* v, float tau, int64_t m, int64_t k, float* a,
+             int64_t row, int64_t columns) {
+  float* const products = scratch<kReflected, float>(m * columns * 5 / 4 + 2 * columns);
+  float* const partial = products + m * columns;
+  float* const w = partial + m * columns / 4;
+  for (int64_t i = 0; i < m; ++i) {
+    set.linalg.multiply(a + i * row, columns, v[i], products + i * columns);
+  }
+  set.sums.pairwise[false][int(Join::kAdd)](products, m, columns, columns, partial, w);
+  set.linalg.multiply(w, columns, tau, w);
+  set.linalg.subtract({1, v + k, 0, 1, w, 0, a + k * row, row}, m - k, columns);
+}
+
+// The pairwise sum of x, which it changes, in float64.
+double pairwise(double* x, int64_t n) {
+  while (n > 1) {
+    const int64_t half = power_of_two_from(n) / 2;
+    for (int64_t i = half; i < n; ++i) x[i - half] += x[i];
+    n = half;
+  }
+  return x[0];
+}
+
+float flushed(float x) { return std::fabs(x) >= 0x1p-126f || x != x ? x : 0; }
+float guarded(float x) { return std::fabs(x) > 0x1p-126f || x != x ? x : 0; }
+
+// The reflector v of column k, whose first elements it has in v, and its factor; what the column
+// becomes on the diagonal.  Returns whether it reflects anything.
+bool reflector(const Linalg& set, int64_t m, int64_t k, float* v, float* tau, float* diagonal) {
+  const float alpha = *diagonal = v[k];
+  *tau = 0;
+  const bool nothing = std::all_of(v + k + 1, v + m, [](float x) { return x == 0; });
+  if (!nothing) {
+    std::vector<double> squares(m);
+    for (int64_t i = k; i < m; ++i) squares[i] = double(v[i]) * v[i];
+    const float norm = guarded(float(std::sqrt(pairwise(squares.data(), m))));
+    const float beta = alpha < 0 ? norm : flushed(-norm);
+    *tau = guarded(flushed(beta - alpha) / beta);
+    *diagonal = beta;
+    set.divide(v + k + 1, m - k - 1, flushed(alpha - beta));
+  }
+  std::fill(v, v + k, 0.0f);
+  v[k] = 1;
+  return !nothing;
+}
+
+// a of m rows and n columns becomes R, with the reflectors below it.
+void qr(const InstructionSet& set, float* a, int64_t m, int64_t n, float* taus,
+        ffi::ThreadPool* pool) {
+  const int64_t count = std::min(m, n);
+  std::vector<float> memory(kPanel * m);
+  float* const panel = memory.data();
+  bool reflects[kPanel];
+  for (int64_t begin = 0; begin < count; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, count);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const v = panel + (k - begin) * m;
+      float diagonal;
+      for (int64_t i = 0; i < m; ++i) v[i] = a[i * n + k];
+      reflects[k - begin] = reflector(set.linalg, m, k, v, taus + k, &diagonal);
+      for (int64_t i = k + 1; i < m; ++i) a[i * n + k] = v[i];
+      a[k * n + k] = diagonal;
+      if (reflects[k - begin] && k + 1 < end) {
+        reflect(set, v, taus[k], m, k, a + k + 1, n, end - k - 1);
+      }
+    }
+    const int64_t tasks = blocks_of(n - end, kColumns);
+    const double terms = 3.0 * m * (n - end) * (end - begin);
+    share_terms(pool, tasks, terms, [=, &set, &reflects](int64_t task) {
+      const int64_t j = end + task * kColumns, columns = std::min(kColumns, n - j);
+      for (int64_t k = begin; k < end; ++k) {
+        if (!reflects[k - begin]) continue;
+        reflect(set, panel + (k - begin) * m, taus[k], m, k, a + j, n, columns);
+      }
+    });
+  }
+}
+
+// q of m rows and n columns becomes the first columns of H[0] H[1] ..., whose reflectors are a's.
+void householder_product(const InstructionSet& set, const float* a, const float* taus, int64_t m,
+                         int64_t n, int64_t count, float* q, ffi::ThreadPool* pool) {
+  std::vector<float> v(count * m);
+  for (int64_t k = 0; k < count; ++k) {
+    for (int64_t i = k + 1; i < m; ++i) v[k * m + i] = a[i * n + k];
+    v[k * m + k] = 1;
+  }
+  std::fill_n(q, m * n, 0.0f);
+  for (int64_t i = 0; i < std::min(m, n); ++i) q[i * n + i] = 1;
+  const int64_t tasks = blocks_of(n, kColumns);
+  share_terms(pool, tasks, 2.0 * m * n * count, [=, &set, &v](int64_t task) {
+    const int64_t begin = task * kColumns, end = std::min(begin + kColumns, n);
+    for (int64_t k = std::min(count, end); k-- > 0;) {
+      const int64_t j = std::max(begin, k);
+      reflect(set, v.data() + k * m, taus[k], m, k, q + j, n, end - j);
+    }
+  });
+}
+
+typedef ffi::Buffer<ffi::F32> Matrices;
+typedef ffi::ResultBuffer<ffi::F32> Factors;
+
+// The sizes of matrices [count, m, n], or false.
+bool sizes(const Matrices& x, int64_t* count, int64_t* m, int64_t* n) {
+  const auto dimensions = x.dimensions();
+  if (dimensions.size() != 3) return false;
+  *count = dimensions[0], *m = dimensions[1], *n = dimensions[2];
+  return true;
+}
+
+ffi::Error handle_solve(ffi::ThreadPool pool, Matrices a, Matrices b, int64_t unit, Factors x) {
+  int64_t count, n, columns, same_count, rows, m;
+  if (!sizes(a, &count, &n, &columns) || !sizes(b, &same_count, &rows, &m) || n != columns ||
+      n != rows || count != same_count || x->typed_data() != b.typed_data()) {
+    return ffi::Error::InvalidArgument("expected systems [count, n, n], right sides [count, n, m]");
+  }
+  const Linalg& set = instruction_set().linalg;
+  const float* const from = a.typed_data();
+  float* const to = x->typed_data();
+  const int64_t blocks = blocks_of(m, kColumns);
+  share_terms(&pool, count * blocks, 0.5 * count * n * n * m, [=](int64_t task) {
+    const int64_t i = task / blocks, j = task % blocks * kColumns;
+    solve(set, from + i * n * n, n, to + i * n * m + j, m, std::min(kColumns, m - j), unit);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error handle_cholesky(ffi::ThreadPool pool, Matrices a, Factors factors) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || m != n || factors->typed_data() != a.typed_data()) {
+    return ffi::Error::InvalidArgument("expected matrices [count, n, n]");
+  }
+  const Linalg& set = instruction_set().linalg;
+  float* const to = factors->typed_data();
+  share_matrices(&pool, count, n * n * n / 6.0, [=](int64_t i, ffi::ThreadPool* pool) {
+    cholesky(set, to + i * n * n, n, pool);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error handle_lu(ffi::ThreadPool pool, Matrices a, Factors factors,
+                     ffi::ResultBuffer<ffi::S32> pivots, ffi::ResultBuffer<ffi::S32> permutation) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || factors->typed_data() != a.typed_data()) {
+    return ffi::Error::InvalidArgument("expected matrices [count, m, n]");
+  }
+  const Linalg& set = instruction_set().linalg;
+  float* const to = factors->typed_data();
+  int32_t *const p = pivots->typed_data(), *const q = permutation->typed_data();
+  share_matrices(&pool, count, std::min(m, n) * m * n / 3.0, [=](int64_t i, ffi::ThreadPool* pool) {
+    lu(set, to + i * m * n, m, n, p + i * std::min(m, n), q + i * m, pool);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error handle_qr(ffi::ThreadPool pool, Matrices a, Factors factors, Factors taus) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || factors->typed_data() != a.typed_data()) {
+    return ffi::Error::InvalidArgument("expected matrices [count, m, n]");
+  }
+  const InstructionSet& set = instruction_set();
+  float *const to = factors->typed_data(), *const tau = taus->typed_data();
+  const int64_t reflectors = std::min(m, n);
+  const double terms = 2.0 * reflectors * m * n;
+  share_matrices(&pool, count, terms, [=, &set](int64_t i, ffi::ThreadPool* pool) {
+    qr(set, to + i * m * n, m, n, tau + i * reflectors, pool);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error handle_householder_product(ffi::ThreadPool pool, Matrices a, Matrices taus, Factors q) {
+  int64_t count, m, n;
+  if (!sizes(a, &count, &m, &n) || count == 0 || taus.dimensions().size() != 2) {
+    return ffi::Error::InvalidArgument("expected matrices [count, m, n], factors [count, k]");
+  }
+  const InstructionSet& set = instruction_set();
+  const float *const from = a.typed_data(), *const tau = taus.typed_data();
+  float* const to = q->typed_data();
+  const int64_t reflectors = taus.dimensions()[1];
+  const double terms = 2.0 * reflectors * m * n;
+  share_matrices(&pool, count, terms, [=, &set](int64_t i, ffi::ThreadPool* pool) {
+    householder_product(set, from + i * m * n, tau + i * reflectors, m, n, reflectors,
+                        to + i * m * n, pool);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_qr, repjax::handle_qr,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_householder_product, repjax::handle_householder_product,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_triangular_solve, repjax::handle_solve,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Arg<repjax::Matrices>()
+                                  .Attr<int64_t>("unit")
+                                  .Ret<repjax::Matrices>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_cholesky, repjax::handle_cholesky,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_lu, repjax::handle_lu,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<repjax::Matrices>()
+                                  .Ret<repjax::Matrices>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());

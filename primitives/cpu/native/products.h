@@ -1,0 +1,140 @@
+// Products over strided arrays: their description, and their division into blocks.
+//
+// A *product* is a matrix product or a convolution: out[g, m, n] is the sum over k of the products
+// of lhs[g, m, k] and rhs[g, k, n].  Each of g, m, n and k stands for any number of axes with any
+// strides, so that one call covers dot_general with its batch dimensions and layouts and, on a
+// padded operand, the convolutions.
+
+#pragma once
+
+#include "axes.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace repjax {
+
+// What an axis has strides in: the three arrays, and the exponents of the rows, the columns and the
+// terms, which order-independent products have.
+enum { kLhs, kRhs, kOut, kOfRows, kOfColumns, kOfTerms, kStrides };
+
+// One dimension of out[g, m, n] or of the sum: axes, row-major.
+struct Dimension {
+  int64_t size = 1;
+  std::vector<Axis<kStrides>> axes;
+
+  // Adds an axis, as one with the axis before if their strides allow.
+  void add(const Axis<kStrides>& axis);
+  // The offsets of the positions [begin, begin + count) in one of the arrays, and of a single one.
+  void offsets(int of, int64_t begin, int64_t count, int64_t* to) const;
+  int64_t offset(int of, int64_t position) const;
+  // From one position to the next; of a dimension of one position, 1.
+  int64_t stride(int of) const;
+  int64_t last_offset(int of) const;
+};
+
+struct Problem {
+  Dimension g, m, n, k;
+  const float* lhs;
+  const float* rhs;
+  float* out;
+
+  void transpose() {
+    std::swap(m, n);
+    std::swap(lhs, rhs);
+    for (Dimension* d : {&g, &m, &n, &k}) {
+      for (Axis<kStrides>& axis : d->axes) {
+        std::swap(axis.strides[kLhs], axis.strides[kRhs]);
+        std::swap(axis.strides[kOfRows], axis.strides[kOfColumns]);
+      }
+    }
+  }
+};
+
+// Calls run(problem) for each.
+//
+// problems: of each, the offsets of its first elements in lhs, rhs and out, the number of its
+// axes, and of every axis its dimension (0 to 3 for g, m, n, k), its size, and its strides.
+template <class Run>
+xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* rhs,
+                             int64_t rhs_count, xla::ffi::Span<const int64_t> problems,
+                             float* out, int64_t out_count, Run run) {
+  const int64_t counts[] = {lhs_count, rhs_count, out_count};
+  const int64_t* at = problems.begin();
+  while (at < problems.end()) {
+    const int64_t* first = at;
+    const int64_t axes = at[3];
+    at += 4;
+    Problem problem = {{}, {}, {}, {}, lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]};
+    Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
+    for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) {
+      Axis<kStrides> axis = {at[1], {}};
+      std::copy_n(at + 2, kStrides, axis.strides);
+      dimensions[at[0]]->add(axis);
+    }
+    if (problem.g.size * problem.m.size * problem.n.size == 0) continue;
+    for (int array : {kLhs, kRhs, kOut}) {
+      if (problem.k.size == 0 && array != kOut) continue;
+      int64_t last = first[array];
+      for (const Dimension* d : dimensions) last += d->last_offset(array);
+      if (last >= counts[array]) {
+        return xla::ffi::Error::InvalidArgument("problems: out of bounds");
+      }
+    }
+    run(problem);
+  }
+  return xla::ffi::Error::Success();
+}
+
+constexpr int64_t kTileRows = 12;  // of the largest tiles of vectors
+
+// Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
+// smaller where there are threads for them, though not below `least` rows and the width of a panel.
+// Many rows are a multiple of `tile`, fewer rows one of its half, since a tile with few rows takes
+// as long as a full one.
+template <class Block>
+void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
+                int64_t tile, int64_t columns, int64_t width, Block block) {
+  constexpr int64_t kThread = 1 << 20;  // multiply-adds that are worth a thread
+  const double operations = double(p.g.size) * p.m.size * p.n.size * p.k.size;
+  const int64_t threads = useful_threads(pool, operations, kThread);
+  // Blocks for all threads, and some more, for those that come late.
+  const int64_t wanted = threads == 1 ? 1 : 4 * threads;
+  const int64_t m = p.m.size, n = p.n.size;
+  const int64_t parts = blocks_of(m, rows);  // of equal sizes
+  rows = parts <= 1 ? m : round_up(blocks_of(m, parts), tile);
+  columns = std::min(n, columns);
+  int64_t blocks_m, blocks_n;
+  auto count = [&] {
+    blocks_m = blocks_of(m, rows);
+    blocks_n = blocks_of(n, columns);
+    return p.g.size * blocks_m * blocks_n;
+  };
+  while (count() < wanted) {
+    if (columns > width && columns * 2 > rows) {
+      columns = round_up(columns / 2, width);
+    } else if ((rows + 1) / 2 >= least) {
+      const int64_t half = (rows + 1) / 2;
+      rows = rows > 96 ? round_up(half, tile) : rows > 2 * tile ? round_up(half, tile / 2) : half;
+    } else {
+      break;
+    }
+  }
+  in_parallel(pool, threads, count(), [=](int64_t i) {
+    const int64_t m0 = i / blocks_n % blocks_m * rows, n0 = i % blocks_n * columns;
+    block(i / (blocks_m * blocks_n), m0, std::min(m0 + rows, m), n0, std::min(n0 + columns, n));
+  });
+}
+
+// Sequential products: chains of fused multiply-adds of float32.
+xla::ffi::Error sequential_product(xla::ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count,
+                                   const float* rhs, int64_t rhs_count,
+                                   xla::ffi::Span<const int64_t> problems, float* out,
+                                   int64_t out_count);
+
+}  // namespace repjax

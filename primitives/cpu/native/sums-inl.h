@@ -1,0 +1,223 @@
+// Sums and extrema of float32.
+//
+// Every addition is rounded and flushed, in the orders of
+// repjax.primitives.operations.reductions.sums; extrema take the way of pairwise sums.
+
+// What a pairwise reduction makes of two elements: the sum, and +0 for -0 and subnormals; or the
+// larger or the smaller one, or a NaN.
+template <Join join>
+static inline Vector both(Vector a, Vector b) {
+  if (join != Join::kAdd) {
+    const Bits first = (Bits)(join == Join::kLargest ? a > b : a < b) | (Bits)(a != a);
+    return first ? a : b;
+  }
+  return as<Vector>(flush(a + b));
+}
+static inline Vector add(Vector a, Vector b) { return both<Join::kAdd>(a, b); }
+
+// What changes nothing: of sums of canonical numbers +0.
+constexpr float nothing(Join join) {
+  return join == Join::kAdd ? 0 : join == Join::kLargest ? -__builtin_inff() : __builtin_inff();
+}
+
+// Elements, which are made canonical if they are raw.
+template <bool raw>
+static inline Vector term(Vector x) {
+  return raw ? as<Vector>(canonical(x)) : x;
+}
+
+// The first elements, and after them what changes nothing.
+static inline Vector load_some(const float* p, int64_t count, float after = 0) {
+  Vector x = after - Vector{};
+  __builtin_memcpy(&x, p, sizeof(float) * count);
+  return x;
+}
+
+// The pairwise reduction of at most eight: element i and i + 4, then i + 2, then i + 1.
+template <Join join, int kTerms>
+static inline Vector join_terms(Vector* x) {
+#pragma GCC unroll 4
+  for (int i = 0; i + 4 < kTerms; ++i) x[i] = both<join>(x[i], x[i + 4]);
+  constexpr int kLeft = kTerms < 4 ? kTerms : 4;
+#pragma GCC unroll 2
+  for (int i = 0; i + 2 < kLeft; ++i) x[i] = both<join>(x[i], x[i + 2]);
+  return kTerms > 1 ? both<join>(x[0], x[1]) : x[0];
+}
+
+// to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
+template <Join join, bool raw, int kTerms>
+static void join_streams(const float* x, int64_t step, int64_t count, float* to) {
+  Vector terms[kTerms];
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kTerms; ++i) terms[i] = term<raw>(load(x + c + i * step));
+    store(to + c, join_terms<join, kTerms>(terms));
+  }
+  if (c == count) return;
+  for (int i = 0; i < kTerms; ++i) {
+    terms[i] = term<raw>(load_some(x + c + i * step, count - c));
+  }
+  const Vector sum = join_terms<join, kTerms>(terms);
+  __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
+}
+
+template <Join join, bool raw>
+static void join_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
+  switch (terms) {
+    case 1: return join_streams<join, raw, 1>(x, step, count, to);
+    case 2: return join_streams<join, raw, 2>(x, step, count, to);
+    case 3: return join_streams<join, raw, 3>(x, step, count, to);
+    case 4: return join_streams<join, raw, 4>(x, step, count, to);
+    case 5: return join_streams<join, raw, 5>(x, step, count, to);
+    case 6: return join_streams<join, raw, 6>(x, step, count, to);
+    case 7: return join_streams<join, raw, 7>(x, step, count, to);
+    default: return join_streams<join, raw, 8>(x, step, count, to);
+  }
+}
+
+// The reductions of those of n rows that are a multiple of `left` apart: `left` rows, at most an
+// eighth of the power of two from n on; rows of `width` elements, `row` apart before and together
+// after.
+template <Join join, bool raw>
+static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int64_t left,
+                      float* to) {
+  const int64_t terms = (n + left - 1) / left;
+  const int64_t full = n - (terms - 1) * left;  // the others have one term less
+  if (row == width) {
+    join_streams<join, raw>(terms, x, left * row, full * width, to);
+    if (full < left) {
+      join_streams<join, raw>(terms - 1, x + full * row, left * row, (left - full) * width,
+                         to + full * width);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < left; ++i) {
+    const int64_t here = i < full ? terms : terms - 1;
+    join_streams<join, raw>(here, x + i * row, left * row, width, to + i * width);
+  }
+}
+
+// out[c] = the pairwise reduction of x[i * row + c], i below n; scratch for n * width / 4 elements.
+template <Join join, bool raw>
+static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
+                     float* out) {
+  int64_t power = power_of_two_from(n);
+  if (power <= 8) return join_streams<join, raw>(n, x, row, width, out);
+  power /= 8;
+  join_rows<join, raw>(x, n, row, width, power, scratch);
+  pairwise<join, false>(scratch, power, width, width, scratch, out);
+}
+
+// The pairwise reductions of the elements of a row that are a multiple of kLanes apart; where there
+// is none, what changes nothing.
+template <Join join, bool raw, int kTerms>
+static inline Vector join_few(const float* x, int64_t n) {
+  Vector terms[kTerms];
+#pragma GCC unroll 8
+  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<raw>(load(x + i * kLanes));
+  constexpr int64_t kLast = (kTerms - 1) * kLanes;
+  terms[kTerms - 1] = term<raw>(n == kTerms * kLanes
+                                    ? load(x + kLast)
+                                    : load_some(x + kLast, n - kLast, nothing(join)));
+  return join_terms<join, kTerms>(terms);
+}
+
+template <Join join, bool raw>
+static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
+  const int64_t power = power_of_two_from(n) / 8;
+  if (power > kLanes) {
+    join_rows<join, raw>(x, n, 1, 1, power, scratch);
+    return join_lanes<join, false>(scratch, power, scratch);
+  }
+  switch ((n + kLanes - 1) / kLanes) {
+    case 1: return join_few<join, raw, 1>(x, n);
+    case 2: return join_few<join, raw, 2>(x, n);
+    case 3: return join_few<join, raw, 3>(x, n);
+    case 4: return join_few<join, raw, 4>(x, n);
+    case 5: return join_few<join, raw, 5>(x, n);
+    case 6: return join_few<join, raw, 6>(x, n);
+    case 7: return join_few<join, raw, 7>(x, n);
+    default: return join_few<join, raw, 8>(x, n);
+  }
+}
+
+// The vectors are parts of kPart elements each: the lower or the upper halves of all parts.
+template <int kPart, bool upper, int... kAt>
+static inline Vector halves(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+#define FROM (kAt / (kPart / 2) * kPart + kAt % (kPart / 2) + (upper ? kPart / 2 : 0))
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, FROM...);
+#else
+  return __builtin_shuffle(a, b, Bits{FROM...});
+#endif
+#undef FROM
+}
+
+// The pairwise reduction of each part of the vectors, one after the other.
+template <Join join, int kPart>
+static inline Vector fold(Vector* x) {
+  const std::make_integer_sequence<int, kLanes> all;
+#pragma GCC unroll 8
+  for (int i = 0; i < kPart / 2; ++i) {
+    const Vector a = x[2 * i], b = x[2 * i + 1];
+    x[i] = both<join>(halves<kPart, false>(a, b, all), halves<kPart, true>(a, b, all));
+  }
+  if constexpr (kPart > 2) return fold<join, kPart / 2>(x);
+  return x[0];
+}
+
+constexpr int64_t kAhead = 1 << 12;  // elements of the next row that are fetched ahead, at most
+
+// out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes
+// elements.
+template <Join join, bool raw>
+static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
+  // Raw rows come from memory, in an order that the processor does not foresee.
+  const int64_t ahead = !raw ? 0 : n < kAhead ? n : kAhead;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t here = count - i < kLanes ? count - i : kLanes;
+    Vector rows[kLanes] = {};
+    for (int64_t r = 0; r < here; ++r) {
+      const float* const row = x + (i + r) * n;
+      for (int64_t j = 0; i + r + 1 < count && j < ahead; j += 16) __builtin_prefetch(row + n + j);
+      rows[r] = join_lanes<join, raw>(row, n, scratch);
+    }
+    const Vector results = fold<join, kLanes>(rows);
+    __builtin_memcpy(out + i, &results, sizeof(float) * here);
+  }
+}
+
+// out[c] = the sequential sum of x[i * row + c], i below n, which is not 0.
+static void sequential(const float* x, int64_t n, int64_t row, int64_t width, float* out) {
+  constexpr int kTogether = 4;
+  int64_t c = 0;
+  for (; c + kTogether * kLanes <= width; c += kTogether * kLanes) {
+    Vector sums[kTogether];
+#pragma GCC unroll 4
+    for (int j = 0; j < kTogether; ++j) sums[j] = load(x + c + j * kLanes);
+    for (int64_t i = 1; i < n; ++i) {
+      const float* at = x + i * row + c;
+#pragma GCC unroll 4
+      for (int j = 0; j < kTogether; ++j) sums[j] = add(sums[j], load(at + j * kLanes));
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < kTogether; ++j) store(out + c + j * kLanes, sums[j]);
+  }
+  for (; c < width; c += kLanes) {
+    const int64_t here = width - c < kLanes ? width - c : kLanes;
+    Vector sum = load_some(x + c, here);
+    for (int64_t i = 1; i < n; ++i) sum = add(sum, load_some(x + i * row + c, here));
+    __builtin_memcpy(out + c, &sum, sizeof(float) * here);
+  }
+}
+
+#define REPJAX_JOINS(function, raw)                                            \
+  {                                                                            \
+    function<Join::kAdd, raw>, function<Join::kLargest, raw>, function<Join::kSmallest, raw> \
+  }
+static const Sums kSums = {kLanes,
+                           {REPJAX_JOINS(pairwise, false), REPJAX_JOINS(pairwise, true)},
+                           {REPJAX_JOINS(pairwise_rows, false), REPJAX_JOINS(pairwise_rows, true)},
+                           sequential};
+#undef REPJAX_JOINS

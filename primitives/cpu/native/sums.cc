@@ -1,0 +1,233 @@
+// Sums and extrema of float32 (repjax_reduce_sum).
+//
+//   out[o, c] = the sum of x[o, i, c] over i, pairwise or sequential, the largest or the smallest
+//
+// The elements of x may be the results of bytecode (bytecode.h), computed as they are added.
+//
+// The bits are those of repjax.primitives.operations.reductions.sums.  Blocks and threads follow
+// the outputs and, in a pairwise sum, the tree: the sums of elements a power of two apart come
+// first.
+
+#include "axes.h"
+#include "bytecode.h"
+#include "instruction_sets.h"
+#include "threads.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+constexpr int64_t kThread = 1 << 17;   // additions that are worth a thread
+constexpr int64_t kTogether = 1 << 15;  // elements of rows that are added together
+constexpr int64_t kLongRow = 1 << 15;  // elements of a row whose partial sums stay in the cache
+constexpr int64_t kColumns = 512;      // of a block
+constexpr int64_t kStep = 64;          // rows that are added in one step
+// The same where terms are computed: one row after the other, so that rows have to be long.
+constexpr int64_t kComputedColumns = 8192, kComputedStep = 8;
+
+std::unique_ptr<float[]> buffer(int64_t size) {
+  return std::unique_ptr<float[]>(new float[size]);
+}
+
+// What is joined: elements in memory, or results of bytecode.
+struct Elements {
+  const float* x = nullptr;
+  const Bytecode* code = nullptr;
+  int64_t first = 0;
+  bool raw = false;  // those in memory are not canonical yet
+
+  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, raw}; }
+
+  // So many elements from `begin` on, where they are, or at `to`.
+  const float* get(int64_t begin, int64_t count, float* to) const {
+    if (!code) return x + begin;
+    Bytecode here = *code;
+    const int64_t at = first + begin;
+    const Output output = {to, kWord, at};
+    here.outputs = &output;
+    evaluate(here, instruction_set().elementwise, at, at + count);
+    return to;
+  }
+
+  // So many rows of `width` elements, `*row` apart, which it sets to how far apart they are there.
+  const float* get(int64_t begin, int64_t rows, int64_t* row, int64_t width, float* to) const {
+    if (!code) return x + begin;
+    if (*row == width) return get(begin, rows * width, to);
+    for (int64_t i = 0; i < rows; ++i) get(begin + i * *row, width, to + i * width);
+    *row = width;
+    return to;
+  }
+
+  float* memory(int64_t count) const { return code ? scratch<kStaged, float>(count) : nullptr; }
+  int64_t operations() const { return code ? 1 + code->cost() : 1; }
+};
+
+// out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an
+// 8th.
+void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width, float* out,
+              ffi::ThreadPool* pool) {
+  std::unique_ptr<float[]> partial;
+  while (n > 1) {
+    if (width == 1 && n <= kLongRow) {
+      auto scratch = buffer(n / 4 + 8 * sums.lanes);
+      sums.pairwise_rows[x.raw][int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
+      return;
+    }
+    const int64_t step = x.code ? kComputedStep : kStep;
+    const int64_t block_columns = x.code ? kComputedColumns : kColumns;
+    const int64_t left = power_of_two_from(blocks_of(n, step));
+    // Rows a multiple of `left` apart lie below each other in a matrix whose last row is not full.
+    const int64_t columns = left * width, rows = blocks_of(n, left);
+    const int64_t full = n * width - (rows - 1) * columns;
+    auto next = left == 1 ? nullptr : buffer(columns);
+    float* to = left == 1 ? out : next.get();
+    const int64_t operations = n * width * x.operations();
+    const int64_t blocks = blocks_of(columns, block_columns);
+    share(pool, blocks, operations, kThread, [=, &sums](int64_t block) {
+      auto scratch = buffer(step * block_columns / 4);
+      float* const terms = x.memory(step * block_columns);
+      int64_t begin = block * block_columns;
+      const int64_t end = std::min(begin + block_columns, columns);
+      while (begin < end) {
+        const bool in_last = begin < full;
+        const int64_t stop = in_last ? std::min(end, full) : end;
+        const int64_t here = in_last ? rows : rows - 1;
+        int64_t row = columns;
+        const float* const from = x.get(begin, here, &row, stop - begin, terms);
+        sums.pairwise[x.raw][int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
+        begin = stop;
+      }
+    });
+    if (left == 1) return;
+    partial = std::move(next);
+    x = {partial.get()};
+    n = left;
+  }
+  const float* const from = x.get(0, width, out);
+  if (from != out) std::copy_n(from, width, out);
+}
+
+void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int64_t n,
+              int64_t inner, float* out, ffi::ThreadPool* pool) {
+  const int64_t threads = pool->num_threads();
+  if (outer >= threads && inner == 1 && n <= kLongRow) {  // rows, with one buffer for many
+    const int64_t rows = std::max<int64_t>(1, kTogether / n);
+    const int64_t operations = outer * n * x.operations();
+    share(pool, blocks_of(outer, rows), operations, kThread, [=, &sums](int64_t block) {
+      auto scratch = buffer(n / 4 + 8 * sums.lanes);
+      const int64_t o = block * rows, here = std::min(rows, outer - o);
+      const float* const from = x.get(o * n, here * n, x.memory(here * n));
+      sums.pairwise_rows[x.raw][int(join)](from, here, n, scratch.get(), out + o);
+    });
+  } else if (outer >= 2 * threads) {
+    share(pool, outer, outer * n * inner * x.operations(), kThread, [=, &sums](int64_t o) {
+      pairwise(sums, join, x.from(o * n * inner), n, inner, out + o * inner, nullptr);
+    });
+  } else {
+    for (int64_t o = 0; o < outer; ++o) {
+      pairwise(sums, join, x.from(o * n * inner), n, inner, out + o * inner, pool);
+    }
+  }
+}
+
+// As many sums side by side as a vector has elements, from wherever their terms lie.
+void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
+                float* out, ffi::ThreadPool* pool) {
+  const int64_t outputs = outer * inner;
+  if (inner >= sums.lanes) {
+    const int64_t blocks = blocks_of(inner, kColumns);
+    share(pool, outer * blocks, outputs * n, kThread, [=, &sums](int64_t i) {
+      const int64_t o = i / blocks, c = i % blocks * kColumns;
+      sums.sequential(x + o * n * inner + c, n, inner, std::min(kColumns, inner - c),
+                      out + o * inner + c);
+    });
+    return;
+  }
+  constexpr int64_t kTerms = 64;
+  const int64_t lanes = sums.lanes, blocks = blocks_of(outputs, lanes);
+  share(pool, blocks, outputs * n, kThread, [=, &sums](int64_t block) {
+    const int64_t first = block * lanes, count = std::min(lanes, outputs - first);
+    auto terms = buffer((kTerms + 1) * lanes);  // the first row: the sums so far
+    std::fill_n(terms.get(), (kTerms + 1) * lanes, 0.0f);
+    for (int64_t k = 0; k < n; k += kTerms) {
+      const int64_t here = std::min(kTerms, n - k);
+      for (int64_t j = 0; j < count; ++j) {
+        const float* from = x + ((first + j) / inner * n + k) * inner + (first + j) % inner;
+        float* to = terms.get() + lanes + j;
+        for (int64_t i = 0; i < here; ++i) to[i * lanes] = from[i * inner];
+      }
+      sums.sequential(terms.get(), here + 1, lanes, lanes, terms.get());
+    }
+    std::copy_n(terms.get(), count, out + first);
+  });
+}
+
+// sizes: those of the three axes of x, which is the operand or the result of the bytecode.
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
+                  std::string_view accumulation, ffi::Span<const int64_t> encoded,
+                  ffi::ResultBuffer<ffi::F32> out) {
+  if (sizes.size() != 3 || sizes[1] == 0 || args.size() == 0) {
+    return ffi::Error::InvalidArgument("expected an array [outer, n, inner] with n > 0");
+  }
+  const int64_t outer = sizes[0], n = sizes[1], inner = sizes[2];
+  const Sums& sums = instruction_set().sums;
+  if (outer * inner == 0) return ffi::Error::Success();
+  Elements x;
+  std::vector<Input> inputs(args.size());
+  Output output;
+  Bytecode code;
+  if (encoded.size() > 0) {
+    const int64_t* next = encoded.begin();
+    if (next[0] != outer * n * inner || next[1] != int64_t(args.size()) || next[2] != 1) {
+      return ffi::Error::InvalidArgument("the bytecode is for other operands");
+    }
+    code = decode(next, inputs.data(), &output);
+    for (size_t i = 0; i < args.size(); ++i) {
+      inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
+    }
+    const bool only_canonicalizes =
+        code.instruction_count == 1 &&
+        Operation(code.instructions[0].operation) == Operation::canonicalize;
+    if (only_canonicalizes && inputs[0].contiguous() && inputs[0].storage == kWord && n > 1) {
+      x.x = static_cast<const float*>(inputs[0].data);
+      x.raw = true;
+    } else {
+      x.code = &code;
+    }
+  } else {
+    x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
+  }
+  constexpr std::string_view kPairwise[] = {"pairwise", "max", "min"};
+  const auto kind = std::find(std::begin(kPairwise), std::end(kPairwise), accumulation);
+  if (kind != std::end(kPairwise)) {
+    const Join join = Join(kind - std::begin(kPairwise));
+    pairwise(sums, join, x, outer, n, inner, out->typed_data(), &pool);
+  } else if (accumulation == "sequential" && !x.code) {
+    sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
+  } else {
+    return ffi::Error::InvalidArgument(
+        "accumulation: expected pairwise, max, min, or sequential in memory");
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_reduce_sum, repjax::handle,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .Attr<ffi::Span<const int64_t>>("sizes")
+                                  .Attr<std::string_view>("accumulation")
+                                  .Attr<ffi::Span<const int64_t>>("bytecode")
+                                  .Ret<ffi::Buffer<ffi::F32>>());

@@ -1,0 +1,52 @@
+// Blocks of work are handed out by a counter.  The calling thread works too, so that it never waits
+// for a thread that waits for it; threads that come late find nothing to do.
+
+#include "threads.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+namespace repjax {
+namespace {
+
+struct Work {
+  std::function<void(int64_t)> block;
+  int64_t blocks;
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::condition_variable all_done;
+  int64_t done = 0;
+
+  Work(std::function<void(int64_t)> block, int64_t blocks)
+      : block(std::move(block)), blocks(blocks) {}
+
+  void run() {
+    int64_t mine = 0;
+    for (int64_t i; (i = next.fetch_add(1)) < blocks; ++mine) block(i);
+    if (mine == 0) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    done += mine;
+    if (done == blocks) all_done.notify_all();
+  }
+};
+
+}  // namespace
+
+int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least) {
+  if (!pool) return 1;
+  const double useful = std::min<double>(pool->num_threads(), work / least);
+  return std::max<int64_t>(1, int64_t(useful));
+}
+
+void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
+              std::function<void(int64_t)> block) {
+  auto work = std::make_shared<Work>(std::move(block), blocks);
+  for (int64_t i = 1; i < threads && i < blocks; ++i) pool->Schedule([work] { work->run(); });
+  work->run();
+  std::unique_lock<std::mutex> lock(work->mutex);
+  work->all_done.wait(lock, [&] { return work->done == blocks; });
+}
+
+}  // namespace repjax

@@ -1,0 +1,99 @@
+// Work for XLA's threads, their arithmetic and their memory.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "xla/ffi/api/ffi.h"
+
+namespace repjax {
+
+// IEEE arithmetic for a while: XLA's threads flush subnormals.
+class IeeeArithmetic {
+ public:
+#if defined(__x86_64__)
+  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+  ~IeeeArithmetic() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#elif defined(__aarch64__)
+  IeeeArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+  }
+  ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+ private:
+  uint64_t saved_;
+#endif
+};
+
+// How many threads so much work repays: those of the pool, each with at least `least`, since waking
+// a thread takes it about 10 microseconds; without a pool, this one.
+int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least);
+
+// in_parallel with several threads and several blocks.
+void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
+              std::function<void(int64_t)> block);
+
+// Calls block(i) for i in [0, blocks), in this thread and in those of XLA's pool that have time, in
+// at most `threads` threads in all.
+template <class Block>
+void in_parallel(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks, Block block) {
+  if (threads > 1 && blocks > 1) return hand_out(pool, threads, blocks, std::move(block));
+  for (int64_t i = 0; i < blocks; ++i) block(i);
+}
+
+// The same in as many threads as `work` repays.
+template <class Block>
+void share(xla::ffi::ThreadPool* pool, int64_t blocks, double work, int64_t least, Block block) {
+  in_parallel(pool, useful_threads(pool, work, least), blocks, std::move(block));
+}
+
+// Blocks of work on matrices: in IEEE arithmetic, `terms` additions in all.
+template <class Block>
+void share_terms(xla::ffi::ThreadPool* pool, int64_t blocks, double terms, Block block) {
+  constexpr int64_t kThread = 1 << 15;  // terms that are worth a thread
+  share(pool, blocks, terms, kThread, [=](int64_t i) {
+    const IeeeArithmetic ieee;
+    block(i);
+  });
+}
+
+// Calls matrix(i, pool) for i in [0, count), matrices of so many terms each: many matrices in
+// parallel and without a pool, few matrices one after the other and each with the pool.
+template <class Matrix>
+void share_matrices(xla::ffi::ThreadPool* pool, int64_t count, double terms, Matrix matrix) {
+  if (count < pool->num_threads()) {
+    const IeeeArithmetic ieee;
+    for (int64_t i = 0; i < count; ++i) matrix(i, pool);
+  } else {
+    share_terms(pool, count, terms * count, [=](int64_t i) { matrix(i, nullptr); });
+  }
+}
+
+// Memory of a thread that goes from call to call, since getting it takes as long as a small call,
+// and filling fresh pages twice as long as filling these; in lines of the cache.
+enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets, kBetween, kReflected };
+template <Use use, class Element>
+Element* scratch(int64_t size) {
+  constexpr size_t kLine = 64;
+  thread_local std::unique_ptr<char[]> memory;
+  thread_local int64_t kept = 0;
+  if (kept < size) {
+    memory.reset(new char[size * sizeof(Element) + kLine]);
+    kept = size;
+  }
+  char* const at = memory.get();
+  return reinterpret_cast<Element*>(at + kLine - reinterpret_cast<uintptr_t>(at) % kLine);
+}
+
+}  // namespace repjax

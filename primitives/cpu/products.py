@@ -1,0 +1,194 @@
+"""Products by the C++ kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import numpy as np
+from jax import lax
+
+from repjax.primitives.core.sizes import row_major
+from repjax.primitives.operations.grids import bits_of_product
+from repjax.primitives.operations.products import problems
+from repjax.primitives.operations.products.geometry import Geometry
+from repjax.primitives.operations.products.orders import in_order, in_parts
+from repjax.primitives.operations.products.sequential import check_float32
+
+_DIMENSIONS = ("g", "m", "n", "k")
+
+
+def _encode(problem: problems.Problem, grids: problems.Problem | None = None) -> list[int]:
+    """For the kernel: the offsets, and of each axis the dimension, the size and the strides, also
+    among the exponents, of which there is one for each position on the axes of ``grids``.
+    """
+    axes = []
+    for d, name in enumerate(_DIMENSIONS):
+        of_dimension = []
+        for i, axis in enumerate(getattr(problem, name)):
+            in_exponents = _steps(grids, name, i, "mnk") if grids else (0, 0, 0)
+            of_dimension.append((d, *dataclasses.astuple(axis), *in_exponents))
+        if grids:  # in any order, so in that of the memory, of rhs or of lhs
+            of_dimension.sort(key=lambda axis, name=name: axis[2 + (name == "n")], reverse=True)
+        axes += of_dimension
+    return [*problem.offsets, len(axes), *itertools.chain(*axes)]
+
+
+def _steps(grids: problems.Problem, name: str, i: int, kinds) -> list[int]:
+    """The strides of axis i of a dimension among the exponents of ``kinds``, dimensions too.
+
+    The exponents of a kind are those of every position on g and on its dimension.
+    """
+    dimension = getattr(grids, name)
+    if i >= len(dimension):
+        return [0] * len(kinds)
+    inner = math.prod(axis.size for axis in dimension[i + 1 :])
+    sizes = dict(zip(_DIMENSIONS, grids.sizes, strict=True))
+    return [inner * (sizes[kind] if name == "g" else int(name == kind)) for kind in kinds]
+
+
+def _chains(lhs, rhs, shape, *parts):
+    """The array of ``shape`` that the problems ``parts`` fill with chains of float32."""
+    if 0 in shape:
+        return lax.full(shape, 0, np.float32)
+    call = jax.ffi.ffi_call("repjax_product", jax.ShapeDtypeStruct(shape, np.float32))
+    return call(lhs, rhs, problems=_flat(map(_encode, parts)))
+
+
+def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
+    """The axes of an array in the order of its memory, for the kernel: sizes, and the steps
+    among the exponents of two kinds.
+    """
+    axes = [(stride, size, 0, 0) for size, stride in whole]
+    for name in ("g", *kinds):
+        for i, axis in enumerate(getattr(grids, name)):
+            axes.append((getattr(axis, array), axis.size, *_steps(grids, name, i, kinds)))
+    joined: list[list[int]] = []
+    for _, size, *steps in sorted((a for a in axes if a[1] != 1), reverse=True):
+        last = joined[-1] if joined else None
+        if last and last[1:] == [size * step for step in steps]:
+            joined[-1] = [last[0] * size, *steps]
+        else:
+            joined.append([size, *steps])
+    return [*itertools.chain(*joined)]
+
+
+def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), ())):
+    """The array of ``shape`` that the problems ``parts`` fill, order-independent.
+
+    There is an exponent for each position on the axes of ``grids``: on g and m of the rows, on g
+    and n of the columns, on g and k of the terms.  ``whole`` are the other axes of lhs and rhs:
+    sizes and strides.
+    """
+    if 0 in (*shape, terms):
+        return lax.full(shape, 0, np.float32)
+    g, m, n, k = grids.sizes
+    kinds = {"lhs": ("k", "m"), "rhs": ("k", "n")}
+    layouts = {
+        f"{array}_layout": np.asarray(_layout(array, kinds[array], grids, others), np.int64)
+        for array, others in zip(kinds, whole, strict=True)
+    }
+    call = jax.ffi.ffi_call(
+        "repjax_order_independent_product", jax.ShapeDtypeStruct(shape, np.float32)
+    )
+    return call(
+        lhs,
+        rhs,
+        problems=_flat(_encode(problem, grids) for problem in parts),
+        **layouts,
+        counts=np.asarray([g * k, g * m, g * n], np.int64),
+        t=np.int64(bits_of_product(terms, precision)),
+    )
+
+
+def _flat(lists) -> np.ndarray:
+    return np.asarray([*itertools.chain(*lists)], np.int64)
+
+
+def dot_general(lhs, rhs, *, dimension_numbers):
+    """``sequential.dot_general_body`` by the kernel."""
+    check_float32("dot_general", lhs, rhs)
+    shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
+    return _chains(lhs, rhs, shape, problem)
+
+
+def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None):
+    """``order_independent.dot_general_body`` by the kernel."""
+    check_float32("dot_general", lhs, rhs)
+    shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
+    return _on_grids(lhs, rhs, shape, [problem], problem, problem.sizes[3], precision)
+
+
+def conv_general_dilated(lhs, rhs, **parameters):
+    """``convolution.conv_general_dilated_body`` by the kernel."""
+    return _convolution(_sequential_convolution, lhs, rhs, **parameters)
+
+
+def order_independent_convolution(lhs, rhs, **parameters):
+    """``order_independent.conv_general_dilated_body`` by the kernel."""
+    return _convolution(_convolution_on_grids, lhs, rhs, **parameters)
+
+
+def _convolution(convolve, lhs, rhs, *, precision=None, **parameters):
+    """A convolution by ``convolve(lhs, rhs, geometry, precision)``.
+
+    The patches are not made: their elements are those of the padded ``lhs``, by its strides.
+    Nor are the holes of ``lhs_dilation``, which gradients of strided convolutions have: where
+    ``rhs`` is finite, a step ``fma(0, rhs, s)`` is none.
+    """
+    check_float32("conv_general_dilated", lhs, rhs)
+    geometry = Geometry(**parameters)
+
+    def with_holes(lhs, rhs):
+        return convolve(geometry.filled(lhs), rhs, geometry.of_filled(), precision)
+
+    def without_holes(lhs, rhs):
+        return convolve(lhs, rhs, geometry, precision)
+
+    if geometry.crops or geometry.has_strided_holes:
+        return with_holes(lhs, rhs)
+    if not geometry.has_holes:
+        return without_holes(lhs, rhs)
+    return lax.cond(jax.numpy.isfinite(rhs).all(), without_holes, with_holes, lhs, rhs)
+
+
+def _sequential_convolution(lhs, rhs, geometry: Geometry, precision):
+    del precision  # a chain has no other
+    lhs, shape, parts = problems.convolution(lhs, rhs, geometry)
+    return _chains(lhs, rhs, shape, *(problem for problem, _ in parts))
+
+
+def _convolution_on_grids(lhs, rhs, geometry: Geometry, precision):
+    lhs, shape, parts = problems.convolution(lhs, rhs, geometry)
+    if not parts:
+        return lax.full(shape, 0, np.float32)
+    first = parts[0][0]
+    # One for each image, input feature and output feature, which come first in their dimensions.
+    scaled = dataclasses.replace(first, m=first.m[:1], k=first.k[:1])
+    whole = [
+        [(s[d], row_major(s)[d]) for d in spec[2:]]
+        for s, spec in zip((lhs.shape, rhs.shape), geometry.dimension_numbers[:2], strict=True)
+    ]
+    parts = [problem for problem, _ in parts]
+    return _on_grids(lhs, rhs, shape, parts, scaled, geometry.terms(rhs), precision, whole)
+
+
+#: By primitive and order.
+_KERNELS = {
+    "dot_general": {
+        "sequential": dot_general,
+        "order_independent": order_independent_dot_general,
+    },
+    "conv_general_dilated": {
+        "sequential": conv_general_dilated,
+        "order_independent": order_independent_convolution,
+    },
+}
+
+
+def kernel(name: str):
+    """The kernel of a product, by its order, in parts."""
+    kernels = _KERNELS[name].items()
+    return in_order({order: in_parts(name, kernel, order) for order, kernel in kernels})

@@ -1,0 +1,54 @@
+"""Sums and extrema by the C++ kernel."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+
+from repjax.primitives.core.partition import partitioned
+from repjax.primitives.cpu import library
+from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
+from repjax.primitives.operations.reductions.sums import (
+    axes_of_reduction,
+    by_accumulation,
+    collapse,
+    reduce_sum_body,
+)
+
+
+def call_kernel(*operands, shape, axes, accumulation, bytecode=()):
+    """The sum over neighbouring axes of an array of so many elements, by the kernel.
+
+    Or, with an accumulation ``max`` or ``min``, the extremum.  The array is the operand, or the
+    results of bytecode (:mod:`repjax.primitives.cpu.bytecode`).
+    """
+    first, last = min(axes), max(axes) + 1
+    sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
+    result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
+    call = jax.ffi.ffi_call("repjax_reduce_sum", result)
+    integers = {"sizes": np.int64(sizes), "bytecode": np.asarray(bytecode, np.int64)}
+    return call(*operands, accumulation=accumulation, **integers)
+
+
+def _sum(x, *, axes, accumulation):
+    x, axis = collapse(x, axes)
+    if x.size == 0 or (accumulation == "pairwise" and x.size > library.LARGE):
+        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
+    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+
+
+def _extremum(name: str, body):
+    def kernel(x, *, axes):
+        x, axis = collapse(x, axes)
+        if x.size == 0:
+            return body(x, axes=(axis,))
+        return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=name)
+
+    return partitioned(kernel, axes_of_reduction)
+
+
+_in_parts = partitioned(_sum, axes_of_reduction)
+reduce_sum = by_accumulation(dict.fromkeys(("pairwise", "sequential"), _in_parts), reduce_sum_body)
+reduce_max, reduce_min = _extremum("max", reduce_max_body), _extremum("min", reduce_min_body)

@@ -1,0 +1,602 @@
+"""Fused groups: elementwise operations as calls of one kernel.
+
+XLA makes a loop of each group and has LLVM compile it, which is most of what the first call of
+a deep program costs.  A kernel that is compiled already interprets a group block by block, so
+that what is between its operations stays in the cache (as numexpr does for NumPy).
+
+:func:`in_groups` finds the groups of a program that has been rewritten and binds them as one
+primitive, ``repjax_groups``: all of a level together.  Where there is no kernel (other platforms,
+several devices, which XLA would have to split it over), the primitive is its equations again: the
+same bits.
+
+A pairwise sum, or an extremum, of what a group makes is a primitive of its own,
+``repjax_group_sum``, whose kernel computes the terms as it adds them, so that they are never in
+memory.
+
+A group may neither wait for what another needs of it nor the other way round.  So each
+elementwise equation has a *level*: how many equations that are not elementwise, or of another
+size, there are at most on the way to it.  A group is a connected set of equations of one level
+and size.  In
+
+    y = exp(x); z = y / sum(y); w = z + 1
+
+``exp`` is elementwise and of level 0.  The sum is no elementwise equation: what reads it is of
+level 1.  The division and the addition are of level 1 and of one size, and the addition reads the
+division: they are one group.  So the program is a group, a sum and a group; or a sum of a group,
+if nothing but the sum needs ``y``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal, Primitive
+from jax.interpreters import batching, mlir
+
+from repjax.primitives.core.define import (
+    is_for_export,
+    is_for_one_device,
+    is_for_several_devices,
+)
+from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
+from repjax.primitives.core.partition import Axes, partitioned
+from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
+from repjax.primitives.core.sizes import row_major
+from repjax.primitives.core.tables import KERNELS, PREFIX
+from repjax.primitives.fusion.kernels import Kernels
+from repjax.primitives.fusion.names import Names
+from repjax.primitives.fusion.views import (
+    View,
+    is_canonicalize,
+    long_axes,
+    run,
+    seen,
+    variables,
+    view_of,
+)
+
+# --- groups -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Equations, with the variables that they take and that are needed of them, as in a jaxpr."""
+
+    eqns: tuple[Any, ...]
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+    kernels: Kernels
+
+    def evaluate(self, *operands) -> list[Any]:
+        """The outputs, equation by equation."""
+        environment = dict(zip(self.invars, operands, strict=True))
+        for equation in self.eqns:
+            run(equation, environment)
+        return [environment[v] for v in self.outvars]
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """The names of the axes of its arrays, for devices that have parts of them."""
+        return Names(self.eqns, self.invars)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is a rule by which devices compute parts of it."""
+        return bool(self.invars) and self.names.are_distinct
+
+    def part(self, operands) -> Group:
+        """The same of operands that are parts."""
+        parts = {
+            names[0]: (n, x.shape[d])
+            for v, x in zip(self.invars, operands, strict=True)
+            for d, (names, n) in enumerate(zip(self.names.of[v], v.aval.shape, strict=True))
+        }
+        counts = {name: n // m for name, (n, m) in parts.items() if n != m}
+        if not counts:
+            return self
+
+        def shape(variable):
+            return tuple(
+                math.prod(self.names.sizes[name] // counts.get(name, 1) for name in names)
+                for names in self.names.of[variable]
+            )
+
+        def of_part(equation):
+            sizes = {k: shape(equation.outvars[0]) for k in _SHAPES if k in equation.params}
+            return equation.replace(params={**equation.params, **sizes})
+
+        of_parts = dataclasses.replace(self, eqns=tuple(map(of_part, self.eqns)))
+        jaxpr, _ = open_jaxpr(jax.make_jaxpr(of_parts.evaluate)(*map(struct_of, operands)))
+        ours = {"eqns": jaxpr.eqns, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
+        return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
+
+
+#: Parameters that are the shape of an equation's result.
+_SHAPES = ("shape", "new_sizes")
+
+
+def axes_of_groups(*_, groups: Sequence[Group]) -> Axes:
+    """The axes along which groups may be split, each by itself."""
+    operands, results, whole, sizes = [], [], [], {}
+    for i, group in enumerate(groups):
+        names = group.names
+
+        def named(v, names=names, i=i):
+            return [" ".join(f"{name}_{i}" for name in axis) for axis in names.of[v]]
+
+        operands += map(named, group.invars)
+        results += map(named, group.outvars)
+        used = dict.fromkeys(
+            name for v in (*group.invars, *group.outvars) for axis in names.of[v] for name in axis
+        )
+        whole += (f"{name}_{i}" for name in used if name in names.whole)
+        sizes |= {f"{name}_{i}": names.sizes[name] for name in used}
+    return Axes(operands, results, whole, sizes=sizes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sum:
+    """The equation of a sum or extremum, and the group of its terms, which is its operand."""
+
+    group: Group
+    equation: Any
+
+    @property
+    def eqns(self) -> tuple[Any, ...]:
+        return (*self.group.eqns, self.equation)
+
+
+#: The reductions whose terms the kernel may compute, and what it calls them.
+_REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")}
+
+
+def accumulation_of(equation) -> str | None:
+    """The kernel's name for a pairwise reduction over neighbouring axes of an array, or None."""
+    name = _REDUCTIONS.get(equation.primitive.name)
+    if name is None:
+        return None
+    (x,), axes = equation.invars, equation.params["axes"]
+    if isinstance(x, Literal) or x.aval.dtype != np.float32 or x.aval.size == 0 or not axes:
+        return None
+    accumulation = equation.params.get("accumulation", name)
+    together = max(axes) - min(axes) + 1 == len(axes)
+    return accumulation if together and accumulation in ("pairwise", "max", "min") else None
+
+
+class _Plan:
+    """The groups of a jaxpr, and the order in which they and the other equations are run.
+
+    In reading order: views, elementwise equations and levels (:meth:`_classify`, :meth:`_sink`);
+    the sums whose terms are computed as they are added (:meth:`_sums`); what is needed besides
+    (:meth:`_live`) and which equations are together (:meth:`_members`); and the steps
+    (:meth:`steps`).  In the example of the module, for a large ``x`` of one row,
+
+        level 0    y = exp(x)       a group
+                   s = sum(y)       no group; for its terms to be computed as they are added, y is
+                                    needed by others too, and exp takes too long to do it twice
+        level 1    z = y / s        a view of s is broadcast to the size of y; a group with
+                   w = z + 1
+    """
+
+    def __init__(self, jaxpr, kernels: Kernels):
+        self.jaxpr, self.kernels = jaxpr, kernels
+        self.entries = {*jaxpr.invars, *jaxpr.constvars}
+        self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self.views: dict[Any, View] = {}
+        self.levels: dict[int, int] = {}  # of equations, by their ids
+        self.elementwise: set[int] = set()
+        for equation in jaxpr.eqns:
+            self._classify(equation)
+        self._sink()
+        self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
+        self.sums = self._sums()
+
+    def _root(self, variable):
+        return self.views[variable].root if variable in self.views else variable
+
+    def _roots(self, equation) -> list[Any]:
+        return [self._root(v) for v in variables(equation.invars)]
+
+    @staticmethod
+    def _fits(root, equation) -> bool:
+        return root.aval.size == equation.outvars[0].aval.size
+
+    def _distance(self, root, equation) -> int:
+        """By how much the level of an equation is at least above that of the root's equation."""
+        if id(self.made_by[root]) not in self.elementwise:
+            return 1
+        return int(id(equation) in self.elementwise and not self._fits(root, equation))
+
+    def _classify(self, equation) -> None:
+        enters = self.entries.issuperset(variables(equation.invars))
+        view = view_of(equation, self.views, enters)
+        if view is not None:
+            self.views[equation.outvars[0]] = view
+            return
+        if self.kernels.is_elementwise(equation):
+            self.elementwise.add(id(equation))
+        makers = [(r, self.made_by[r]) for r in self._roots(equation) if r in self.made_by]
+        levels = [self.levels[id(maker)] + self._distance(r, equation) for r, maker in makers]
+        self.levels[id(equation)] = max(levels, default=0)
+
+    def _sink(self) -> None:
+        """Move equations of one operand to where they are used, rather than keep their results."""
+        limits: dict[Any, int] = {}
+        for equation in reversed(self.jaxpr.eqns):
+            level = self.levels.get(id(equation))
+            if level is None:  # a view
+                continue
+            roots = self._roots(equation)
+            if id(equation) in self.elementwise and len({r for r in roots if r.aval.size > 1}) <= 1:
+                level = self.levels[id(equation)] = limits.get(equation.outvars[0], level)
+            for root in roots:
+                if root in self.made_by:
+                    limit = level - self._distance(root, equation)
+                    limits[root] = min(limits.get(root, limit), limit)
+
+    def _members(self) -> dict[int, list[Any]]:
+        """For each elementwise equation, by its id, the elementwise equations of its group."""
+        groups: dict[int, list[Any]] = {}
+        live = self._live()
+        for equation in self.jaxpr.eqns:
+            if id(equation) not in live:
+                continue
+            mine = groups[id(equation)] = [equation]
+            for root in self._roots(equation):
+                maker = id(self.made_by.get(root))
+                other = groups.get(maker, mine)
+                same_level = self.levels.get(maker) == self.levels[id(equation)]
+                if other is not mine and same_level and self._fits(root, equation):
+                    small, mine = sorted((mine, other), key=len)
+                    mine += small
+                    groups.update((id(e), mine) for e in small)
+        return groups
+
+    def _entry(self, variable):
+        """The variable made canonical that a variable is a view of, or None."""
+        while variable in self.views:
+            maker = self.made_by[variable]
+            if is_canonicalize(maker):
+                return variable
+            (variable,) = maker.invars
+        return None
+
+    def _sums(self) -> dict[int, Sum]:
+        """The sums whose terms are computed as they are added, by the ids of their equations."""
+        users = self._counts_of_users()
+        groups = ((e, self._group_of_terms(e, users)) for e in self.jaxpr.eqns)
+        return {id(e): Sum(group, e) for e, group in groups if group is not None}
+
+    def _counts_of_users(self) -> collections.Counter[Any]:
+        """How many equations, and results of the program, need each root."""
+        users = collections.Counter(
+            r for e in self.jaxpr.eqns if id(e) in self.levels for r in set(self._roots(e))
+        )
+        users.update(self._root(v) for v in variables(self.jaxpr.outvars))
+        return users
+
+    def _group_of_terms(self, equation, users) -> Group | None:
+        """The group that gives the terms of a sum or extremum, if it is to be computed with it."""
+        if accumulation_of(equation) is None:
+            return None
+        (operand,) = equation.invars
+        view = seen(operand, self.views)
+        in_order = view.steps == row_major(operand.aval.shape)
+        if not in_order or view.root.aval.size != operand.aval.size:
+            return None
+        members = self._terms(view.root)
+        # What others need too is computed again, if it is little and not in the cache.
+        is_large = operand.aval.size > self.kernels.large
+        is_shared = any(users[e.outvars[0]] > 1 for e in members)
+        if is_shared and (not is_large or _cost(self.kernels, members) >= _MANY):
+            return None
+        if not (members or view.canonical):
+            return None
+        group = self._group(members, [operand])
+        return group if not is_large or self._are_read_along(group) else None
+
+    def _terms(self, root) -> list[Any]:
+        """The elementwise equations, of arrays of one size, that the root follows from."""
+        members, new = {}, [root]
+        while new:
+            maker = self.made_by.get(new.pop())
+            if id(maker) in self.elementwise and id(maker) not in members:
+                members[id(maker)] = maker
+                new += (r for r in self._roots(maker) if self._fits(r, maker))
+        return list(members.values())
+
+    def _are_read_along(self, group: Group) -> bool:
+        """Whether large operands are in memory, in the order in which the group takes them.
+
+        XLA can fuse what makes them with the first additions instead.
+        """
+        size = group.outvars[0].aval.size
+        for v in variables(u for e in group.eqns for u in e.invars):
+            long = long_axes(v.aval.shape, seen(v, self.views).steps)
+            if long and long[-1][1] not in (0, 1):
+                return False
+        return not _loops(self.made_by.get(v) for v in group.invars if v.aval.size == size)
+
+    def _live(self) -> set[int]:
+        """The elementwise equations that something but the terms of sums needs, by their ids."""
+        needed = {self._root(v) for v in variables(self.jaxpr.outvars)}
+        live = set()
+        for equation in reversed(self.jaxpr.eqns):
+            if id(equation) in self.sums:
+                needed.update(self.sums[id(equation)].group.invars)
+            elif id(equation) not in self.elementwise:
+                needed.update(self._roots(equation) if id(equation) in self.levels else ())
+            elif equation.outvars[0] in needed:
+                live.add(id(equation))
+                needed.update(self._roots(equation))
+        return live
+
+    def _group(self, members, outputs) -> Group:
+        equations = {id(e): e for e in members}
+        inputs: dict[Any, None] = {}
+        for v in (*outputs, *(v for member in members for v in variables(member.invars))):
+            while v in self.views:
+                maker = self.made_by[v]
+                equations[id(maker)] = maker
+                (v,) = maker.invars
+            if id(self.made_by.get(v)) not in equations:
+                inputs[v] = None
+        ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
+        return Group(ordered, tuple(inputs), tuple(outputs), self.kernels)
+
+    def steps(self) -> list[Any]:
+        """What to do, in an order in which it can be done.
+
+        The groups of a level for the kernel in a tuple; those that are left to XLA; equations of
+        no group.  Views are not among them: whoever needs one makes it.
+        """
+        found: list[tuple[int, int, Any]] = []
+        for_kernel: dict[int, list[Group]] = collections.defaultdict(list)
+        for level, group, neighbours in self._groups():
+            if _pays(self.kernels, group, neighbours):
+                for_kernel[level].append(group)
+            else:
+                found.append((level, 0, group))
+        found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items())
+        found += ((level, 1, step) for level, step in self._others())
+        return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
+
+    def _groups(self) -> Iterator[tuple[int, Group, list[Any]]]:
+        """The groups, each with its level and the equations of no group before and after it.
+
+        Among the latter None is an input or a result of the program.
+        """
+        members_of = self._members()
+        users, entering = self._users(members_of)
+        for entry, neighbours in entering.items():
+            made_by = (self.made_by[entry],)
+            yield 0, Group(made_by, (self._root(entry),), (entry,), self.kernels), neighbours
+        for members in {id(members): members for members in members_of.values()}.values():
+            made = [e.outvars[0] for e in members]
+            outputs = [v for v in made if any(u is not members for u in users.get(v, ()))]
+            if outputs:
+                group = self._group(members, outputs)
+                neighbours = [u for v in outputs for u in users[v] if not isinstance(u, list)]
+                neighbours += [self.made_by.get(v) for v in group.invars]
+                others = [e for e in neighbours if id(e) not in self.elementwise]
+                yield self.levels[id(members[0])], group, others
+
+    def _users(self, members_of) -> tuple[dict[Any, list[Any]], dict[Any, list[Any]]]:
+        """Who needs each root; and each variable that is made canonical, but not in a group.
+
+        A user is an equation of no group, the list of the members of one, or None for the results
+        of the program.
+        """
+        users: dict[Any, list[Any]] = {}
+        entering: dict[Any, list[Any]] = {}
+
+        def note(atoms, user):
+            for v in variables(atoms):
+                users.setdefault(self._root(v), []).append(user)
+                if not isinstance(user, list) and (entry := self._entry(v)) is not None:
+                    entering.setdefault(entry, []).append(user)
+
+        for equation in self.jaxpr.eqns:
+            if id(equation) in self.sums:
+                for v in self.sums[id(equation)].group.invars:
+                    users.setdefault(v, []).append(equation)
+            elif id(equation) in members_of:
+                note(equation.invars, members_of[id(equation)])
+            elif id(equation) in self.levels and id(equation) not in self.elementwise:
+                note(equation.invars, equation)
+        note(self.jaxpr.outvars, None)
+        return users, entering
+
+    def _others(self) -> Iterator[tuple[int, Any]]:
+        """The equations of no group, or the sums that they are of, with their levels."""
+        lowest = 0
+        for equation in self.jaxpr.eqns:
+            if id(equation) in self.levels and id(equation) not in self.elementwise:
+                level = self.levels[id(equation)]
+                if equation.effects:  # in their order
+                    level = lowest = max(level, lowest)
+                yield level, self.sums.get(id(equation), equation)
+
+
+#: Elements of an array over which a pass costs less than compiling a loop; operations that are
+#: worth a pass over a larger one.
+_SMALL, _MANY = 1 << 15, 8
+#: Additions that take as long as an elementary function.
+_LONG = 32
+#: Calls, which XLA fuses with nothing.
+_CALLS = frozenset(
+    PREFIX + name
+    for name in (
+        *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min"),
+        "rows",
+    )
+)
+
+
+def _loops(equations) -> list[Any]:
+    """Those that XLA makes loops of, which it fuses with others; None is no equation."""
+    return [e for e in equations if e is not None and e.primitive.name not in _CALLS]
+
+
+def _cost(kernels: Kernels, equations) -> int:
+    """What an element of these equations costs, in additions."""
+    return sum(_LONG if kernels.is_long(e) else 1 for e in equations if kernels.is_elementwise(e))
+
+
+def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
+    """Whether to compute a group by the kernel.
+
+    ``neighbours`` are the equations of no group before and after it (None: inputs and results of
+    the program).  XLA fuses a few operations with the loops of neighbours, and its loops overlap
+    arithmetic with the memory, which the kernel does not.
+    """
+    size = group.outvars[0].aval.size
+    cost = _cost(kernels, group.eqns)
+    if size <= _SMALL or (size <= 16 * kernels.large and cost >= _LONG):
+        return True
+    if size <= kernels.large and cost >= _MANY:
+        return True
+    return size <= 4 * kernels.large and not _loops(neighbours)
+
+
+def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
+    """The results of a closed jaxpr by the steps of its plan, ``make_plan(jaxpr)``.
+
+    A step is an equation, or something whose results ``compute(step, see)`` gives by variable;
+    ``see(variable)`` is a value.  Views are no steps: they are made by whoever needs one.
+    """
+    inner, consts = open_jaxpr(jaxpr)
+    plan = make_plan(inner)
+    environment = dict(zip(inner.constvars, consts, strict=True))
+    environment.update(zip(inner.invars, operands, strict=True))
+
+    def see(variable):
+        if variable not in environment:
+            view = plan.made_by[variable]
+            for v in variables(view.invars):
+                see(v)
+            run(view, environment)
+        return environment[variable]
+
+    for step in plan.steps():
+        if not isinstance(step, JaxprEqn):
+            environment.update(compute(step, see))
+            continue
+        for v in variables(step.invars):
+            see(v)
+        run(step, environment)
+    return [v.val if isinstance(v, Literal) else see(v) for v in inner.outvars]
+
+
+def _compute(step: Group | Sum | tuple[Group, ...], see):
+    """A group equation by equation, a sum, or the groups that are for the kernel."""
+    if isinstance(step, Group):
+        return zip(step.outvars, step.evaluate(*map(see, step.invars)), strict=True)
+    if isinstance(step, Sum):
+        result = group_sum_p.bind(*map(see, step.group.invars), sum=step)
+        return [(step.equation.outvars[0], result)]
+    results = groups_p.bind(*(see(v) for c in step for v in c.invars), groups=step)
+    return zip((v for c in step for v in c.outvars), results, strict=True)
+
+
+def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, with its groups as one primitive."""
+    jaxpr = jax.make_jaxpr(function)(*map(struct_of, operands))
+    return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
+
+
+# --- the primitive ----------------------------------------------------------------------
+
+
+def _equations(*operands, groups: tuple[Group, ...]) -> list[Any]:
+    """The same, equation by equation."""
+    operands = iter(operands)
+    return [
+        result
+        for group in groups
+        for result in group.evaluate(*itertools.islice(operands, len(group.invars)))
+    ]
+
+
+def _of_parts(*operands, groups: tuple[Group, ...]) -> list[Any]:
+    """The same of operands that are parts."""
+    rest = iter(operands)
+    parts = tuple(c.part([*itertools.islice(rest, len(c.invars))]) for c in groups)
+    return groups_p.bind(*operands, groups=parts)
+
+
+_in_parts = partitioned(_of_parts, axes_of_groups)
+
+
+def _terms_and_sum(*operands, sum: Sum):
+    """A sum of the terms that a group gives, equation by equation."""
+    (terms,) = sum.group.evaluate(*operands)
+    return sum.equation.primitive.bind(terms, **sum.equation.params)
+
+
+def _sum_in_parts(*operands, sum: Sum):
+    """The same; devices that have parts of the operands compute parts of the terms."""
+    (terms,) = _in_parts(*operands, groups=(sum.group,))
+    return sum.equation.primitive.bind(terms, **sum.equation.params)
+
+
+def _lower(ctx, *operands, primitive, in_parts, equations, platform=None, **params):
+    """To the kernel where there is one, else to the equations."""
+    groups = params["groups"] if "groups" in params else [params["sum"].group]
+    function, kernel = equations, None
+    if platform is not None and not is_for_export(ctx):
+        kernel = KERNELS[platform](primitive)
+    if kernel is not None and is_for_one_device(ctx):
+        function = kernel.make()
+    elif kernel is not None and is_for_several_devices(ctx) and all(g.has_parts for g in groups):
+        function = in_parts
+    function = functools.partial(function, **params)
+    with settled():
+        return mlir.lower_fun(function, primitive.multiple_results)(ctx, *operands)
+
+
+def _batch_groups(operands, dimensions, *, groups):
+    function = functools.partial(_equations, groups=groups)
+    batched = jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)
+    results = in_groups(batched, groups[0].kernels, *operands)
+    return results, [0] * len(results)
+
+
+def _batch_sum(operands, dimensions, *, sum: Sum):
+    def function(*operands):
+        return [_terms_and_sum(*operands, sum=sum)]
+
+    batched = jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)
+    (result,) = in_groups(batched, sum.group.kernels, *operands)
+    return result, 0
+
+
+groups_p = Primitive(PREFIX + "groups")
+groups_p.multiple_results = True
+groups_p.def_impl(_equations)
+groups_p.def_abstract_eval(lambda *_, groups: [v.aval for g in groups for v in g.outvars])
+batching.primitive_batchers[groups_p] = _batch_groups
+
+group_sum_p = Primitive(PREFIX + "group_sum")
+group_sum_p.def_impl(_terms_and_sum)
+group_sum_p.def_abstract_eval(lambda *_, sum: sum.equation.outvars[0].aval)
+batching.primitive_batchers[group_sum_p] = _batch_sum
+
+for _options in (
+    {"primitive": groups_p, "in_parts": _in_parts, "equations": _equations},
+    {"primitive": group_sum_p, "in_parts": _sum_in_parts, "equations": _terms_and_sum},
+):
+    _rule = functools.partial(_lower, **_options)
+    mlir.register_lowering(_options["primitive"], _rule)
+    _rule = functools.partial(_rule, platform="cpu")
+    mlir.register_lowering(_options["primitive"], _rule, platform="cpu")
+
+prim_requires_devices_during_lowering.update((groups_p, group_sum_p))

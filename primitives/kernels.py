@@ -1,0 +1,145 @@
+"""The one list of kernels: for each primitive and platform, the faster function with its bits.
+
+Kernels stand above the operations that they compute, and enter here: whoever wants to know what
+computes a primitive on a platform looks for it in this file, and nowhere else.  Where a primitive
+is not in the list, or its kernel is not there, XLA compiles the body.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import Primitive
+
+from repjax.primitives import gpu
+from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
+from repjax.primitives.core.tables import KERNELS, Kernel
+from repjax.primitives.cpu import bodies, groups, library, linalg, products, rows, scatter, sums
+from repjax.primitives.fusion.groups import group_sum_p, groups_p
+from repjax.primitives.fusion.rows import fuse, rows_p
+from repjax.primitives.gpu.takes import GPU
+from repjax.primitives.operations import arithmetic
+from repjax.primitives.operations.linalg import eigen, factorizations
+from repjax.primitives.operations.products import (
+    conv_general_dilated_p,
+    dot_general_p,
+    integer_conv_general_dilated_p,
+    integer_dot_general_p,
+    stock_conv_general_dilated,
+    stock_dot_general,
+)
+from repjax.primitives.operations.reductions import cumulative, extrema
+from repjax.primitives.operations.reductions import sums as reductions
+from repjax.primitives.operations.scatter import scatter_add_p
+
+# --- CPU --------------------------------------------------------------------------------
+
+#: What XLA compiles to faster code than the body; None is no kernel with this version of JAX.
+_OF_XLA = {
+    arithmetic.div_p: bodies.div,
+    arithmetic.sqrt_p: bodies.sqrt,
+    extrema.top_k_p: bodies.top_k,
+    integer_dot_general_p: stock_dot_general,
+    integer_conv_general_dilated_p: stock_conv_general_dilated,
+}
+#: The C++ library, on parts of sharded operands too.
+_IN_PARTS = {
+    dot_general_p: products.kernel("dot_general"),
+    conv_general_dilated_p: products.kernel("conv_general_dilated"),
+    reductions.reduce_sum_p: sums.reduce_sum,
+    extrema.reduce_max_p: sums.reduce_max,
+    extrema.reduce_min_p: sums.reduce_min,
+}
+#: The C++ library, for what a device computes by itself.
+_ON_ONE_DEVICE = {
+    scatter_add_p: scatter.scatter_add,
+    factorizations.triangular_solve_p: linalg.triangular_solve,
+    factorizations.cholesky_p: linalg.cholesky,
+    factorizations.lu_p: linalg.lu,
+    factorizations.geqrf_p: linalg.geqrf,
+    factorizations.householder_product_p: linalg.householder_product,
+    factorizations.qr_p: linalg.qr,
+    eigen.eigh_p: linalg.eigh,
+    eigen.svd_p: linalg.svd,
+    groups_p: groups.evaluate,
+    group_sum_p: groups.evaluate_sum,
+    rows_p: rows.evaluate,
+}
+
+
+def _on_cpu(primitive: Primitive) -> Kernel | None:
+    if primitive in _OF_XLA:
+        return Kernel(lambda: _OF_XLA[primitive])
+    if not library.available():
+        return None
+    if primitive in _IN_PARTS:
+        return Kernel(lambda: _IN_PARTS[primitive], in_parts=True)
+    if primitive in _ON_ONE_DEVICE:
+        return Kernel(lambda: _ON_ONE_DEVICE[primitive], on_one_device=True)
+    return None
+
+
+# --- GPU --------------------------------------------------------------------------------
+
+
+def _lazily(module: str, name: str, *arguments: Any) -> Callable[[], Callable[..., Any]]:
+    """A kernel in a module of :mod:`repjax.primitives.gpu`, with which comes Pallas: its import
+    takes a while.  With arguments, what the function ``name`` makes of them."""
+
+    def make():
+        found = getattr(importlib.import_module(f"repjax.primitives.gpu.{module}"), name)
+        return found(*arguments) if arguments else found
+
+    return make
+
+
+#: By backend (:func:`repjax.primitives.gpu.backend`); all but rows on parts of sharded operands.
+_ON_GPU = {
+    "triton": {
+        dot_general_p: _lazily("products", "kernel", "dot_general"),
+        conv_general_dilated_p: _lazily("products", "kernel", "conv_general_dilated"),
+        integer_dot_general_p: _lazily("products", "kernel_of_integers", "dot_general"),
+        integer_conv_general_dilated_p: _lazily(
+            "products", "kernel_of_integers", "conv_general_dilated"
+        ),
+        reductions.reduce_sum_p: _lazily("reductions", "reduce_sum"),
+        reductions.reduce_prod_p: _lazily("reductions", "reduce_prod"),
+        cumulative.cumsum_p: _lazily("reductions", "cumsum"),
+        cumulative.cumprod_p: _lazily("reductions", "cumprod"),
+        rows_p: _lazily("rows", "evaluate"),
+    },
+    "ptx": {
+        dot_general_p: _lazily("products", "kernel_by_ptx", "dot_general"),
+        conv_general_dilated_p: _lazily("products", "kernel_by_ptx", "conv_general_dilated"),
+    },
+}
+
+
+def _on_gpu(primitive: Primitive) -> Kernel | None:
+    make = _ON_GPU.get(gpu.backend(), {}).get(primitive)
+    return None if make is None else Kernel(make, in_parts=primitive is not rows_p)
+
+
+# --- registration -----------------------------------------------------------------------
+
+KERNELS.update(cpu=_on_cpu, cuda=_on_gpu)
+# Lowering has to know the devices of what is computed in parts, or on one device only.
+prim_requires_devices_during_lowering.update(
+    {*_IN_PARTS, *_ON_ONE_DEVICE, *_ON_GPU["triton"], *_ON_GPU["ptx"]}
+)
+
+
+def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, with what there are kernels for in them.
+
+    Which these are depends on the platform that programs are expected to be compiled for.  On
+    another one, the results have the same bits.  Kernels are for sizes that are known.
+    """
+    are_known = all(isinstance(n, int) for x in operands for n in x.shape)
+    if are_known and gpu.expected():
+        kernels = GPU if gpu.ROWS else None
+    else:
+        kernels = groups.CPU if are_known and library.available() else None
+    return list(function(*operands)) if kernels is None else fuse(function, kernels, *operands)

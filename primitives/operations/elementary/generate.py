@@ -1,0 +1,444 @@
+"""Minimax polynomials of the elementary functions: the origin of their coefficients.
+
+    python -m repjax.primitives.operations.elementary.generate [NAME ...]
+
+prints the coefficient blocks exactly as they stand in the functions' files, each with
+the base-2 logarithm of its largest weighted error.  Needs mpmath.
+
+The polynomials are minimax on a fine Chebyshev grid, found by the exchange algorithm
+(Remez 1934) in 300-bit arithmetic, then rounded to binary64 coefficient by
+coefficient; the error printed is that of the rounded coefficients, measured on a
+second, finer grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable
+
+import mpmath
+from mpmath import mpf
+
+PRECISION = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Polynomial:
+    """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``.
+
+    The first ``pairs`` coefficients are rounded to hi + lo, two binary64 numbers.
+    """
+
+    name: str
+    f: Callable
+    weight: Callable
+    low: float
+    high: float
+    degree: int
+    pairs: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Constants by index, each rounded to ``parts`` binary64 numbers that are to be added."""
+
+    name: str
+    values: Callable[[], list]
+    parts: int = 1
+
+
+def _grid(p: Polynomial, size: int):
+    """Chebyshev points; an even size keeps the middle, where a weight may vanish, out."""
+    middle, radius = (mpf(p.low) + mpf(p.high)) / 2, (mpf(p.high) - mpf(p.low)) / 2
+    return [middle - radius * mpmath.cospi(mpf(2 * j + 1) / (2 * size)) for j in range(size)]
+
+
+def _evaluate(coefficients, x):
+    return functools.reduce(lambda y, c: y * x + c, reversed(coefficients))
+
+
+def _extrema(errors):
+    """Indices of the largest error of each run of errors of one sign."""
+    best = [0]
+    for j, e in enumerate(errors):
+        if (e > 0) != (errors[best[-1]] > 0):
+            best.append(j)
+        elif abs(e) > abs(errors[best[-1]]):
+            best[-1] = j
+    return best
+
+
+def _round(c, parts: int) -> tuple[float, ...]:
+    """``c`` as a sum of binary64 numbers, each the nearest to what is left."""
+    rounded = []
+    for _ in range(parts):
+        rounded.append(float(c))
+        c -= rounded[-1]
+    return tuple(rounded)
+
+
+def minimax(p: Polynomial) -> tuple[list[tuple[float, ...]], float]:
+    """Coefficients of ``p``, constant first, and the base-2 logarithm of their error.
+
+    A coefficient is a tuple of one number, or of two that are to be added.
+    """
+    with mpmath.workprec(PRECISION):
+        size = p.degree + 2
+        xs = _grid(p, 16 * size)
+        fs, ws = [p.f(x) for x in xs], [p.weight(x) for x in xs]
+        reference = [16 * i + 8 for i in range(size)]
+        while True:
+            rows = [
+                [xs[j] ** n for n in range(p.degree + 1)] + [(-1) ** i / ws[j]]
+                for i, j in enumerate(reference)
+            ]
+            solution = mpmath.lu_solve(rows, [fs[j] for j in reference])
+            exact = list(solution)[:-1]
+            errors = [w * (_evaluate(exact, x) - f) for x, f, w in zip(xs, fs, ws, strict=True)]
+            candidates = _extrema(errors)
+            while len(candidates) > size:  # drop the smaller end
+                ends = abs(errors[candidates[0]]), abs(errors[candidates[-1]])
+                candidates.pop(0 if ends[0] < ends[1] else -1)
+            if len(candidates) < size:
+                raise ArithmeticError(
+                    f"{p.name}: expected {size} alternating errors, found {len(candidates)}; "
+                    "raise PRECISION or choose another degree or weight"
+                )
+            if candidates == reference:
+                break
+            reference = candidates
+        rounded = [_round(c, 2 if n < p.pairs else 1) for n, c in enumerate(exact)]
+        values = [mpmath.fsum(parts) for parts in rounded]
+        worst = max(abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size))
+        return rounded, float(mpmath.log(worst, 2))
+
+
+def _exp():
+    # e**r = 1 + r + r**2/2 + r**3 p(r); the weight makes the error relative to
+    # expm1(r), the more demanding of the two.  |r| <= log(2)/2, and a little for a
+    # contracted k.
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+        lambda r: r**3 / mpmath.expm1(r),
+        -0.34658,
+        0.34658,
+        9,
+    )
+
+
+def _log():
+    # log(1 + f) = f - f**2/2 + f**3 p(f), error relative to log(1 + f),
+    # sqrt(1/2) <= 1 + f < sqrt(2).
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda f: (mpmath.log1p(f) - f + f**2 / 2) / f**3,
+        lambda f: f**3 / mpmath.log1p(f),
+        -0.292895,
+        0.414215,
+        20,
+    )
+
+
+def _erf():
+    # erf(x) = x (2/sqrt(pi) + t p(t)), t = x**2, error relative to erf(x).
+    def small(t):
+        x = mpmath.sqrt(t)
+        return (mpmath.erf(x) / x - 2 / mpmath.sqrt(mpmath.pi)) / t
+
+    yield Polynomial(
+        "SMALL", small, lambda t: t * mpmath.sqrt(t) / mpmath.erf(mpmath.sqrt(t)), 0, 2.25, 13
+    )
+    # 1 - erf(x) = p(x - 87/32), absolute error, 3/2 <= x <= 63/16.
+    yield Polynomial(
+        "LARGE", lambda t: mpmath.erfc(t + mpf(87) / 32), lambda t: mpf(1), -1.21875, 1.21875, 23
+    )
+
+
+def _erf_inv():
+    # erf_inv(x) = x g(w) with w = -log(1 - x**2); errors relative to erf_inv(x).
+    def g(w):
+        x = mpmath.sqrt(-mpmath.expm1(-w))
+        return mpmath.erfinv(x) / x
+
+    # g(w) = sqrt(pi)/2 + w p(w), 0 <= w <= 5.
+    yield Polynomial(
+        "NEAR",
+        lambda w: (g(w) - mpmath.sqrt(mpmath.pi) / 2) / w,
+        lambda w: w / g(w),
+        0,
+        5,
+        22,
+    )
+    # g(w) = 45/16 + p(sqrt(w) - 25/8), 5 <= w <= 16; 1 - x**2 >= 2**-23 means w < 16.
+    yield Polynomial(
+        "FAR",
+        lambda t: g((t + mpf(25) / 8) ** 2) - mpf(45) / 16,
+        lambda t: 1 / g((t + mpf(25) / 8) ** 2),
+        -0.889,
+        0.875,
+        22,
+    )
+
+
+def _odd(name, f, high, degree):
+    # f(x) = x + x**3 p(t), t = x**2, error relative to f(x), 0 <= t <= high.
+    def rest(t):
+        x = mpmath.sqrt(t)
+        return (f(x) / x - 1) / t
+
+    def weight(t):
+        x = mpmath.sqrt(t)
+        return t * x / f(x)
+
+    return Polynomial(name, rest, weight, 0, high, degree)
+
+
+def _even(name, f, second, high, degree):
+    # f(x) = 1 + second t + t**2 p(t), t = x**2, error relative to f(x), 0 <= t <= high.
+    def rest(t):
+        return (f(mpmath.sqrt(t)) - 1 - mpf(second) * t) / t**2
+
+    return Polynomial(name, rest, lambda t: t**2 / f(mpmath.sqrt(t)), 0, high, degree)
+
+
+def _exp2():
+    # 2**r = 1 + r log(2) + r**2 p(r), error relative to 2**r - 1.
+    def expm1(r):
+        return mpmath.expm1(r * mpmath.log(2))
+
+    yield Polynomial(
+        "COEFFICIENTS",
+        lambda r: (expm1(r) - r * mpmath.log(2)) / r**2,
+        lambda r: r**2 / expm1(r),
+        -0.5,
+        0.5,
+        10,
+    )
+
+
+def _cbrt():
+    # p(m) = m**(-1/3), relative error, 1 <= m <= 2.
+    yield Polynomial(
+        "COEFFICIENTS", lambda m: 1 / mpmath.cbrt(m), lambda m: mpmath.cbrt(m), 1, 2, 6
+    )
+
+
+def _trigonometric():
+    # |r| <= pi/4, and a little for the rounding of k.
+    yield _odd("SIN", mpmath.sin, 0.6169, 6)
+    yield _even("COS", mpmath.cos, -0.5, 0.6169, 5)
+
+
+def _atan():
+    # |q| <= tan(pi/8).
+    yield _odd("COEFFICIENTS", mpmath.atan, 0.17158, 10)
+
+
+def _asin():
+    # s <= 1/2.
+    yield _odd("COEFFICIENTS", mpmath.asin, 0.25, 12)
+
+
+def _sinh():
+    # |r| <= log(2)/2, and a little for a contracted k.
+    yield _odd("SINH", mpmath.sinh, 0.12012, 4)
+    yield _even("COSH", mpmath.cosh, 0.5, 0.12012, 4)
+
+
+def _atanh():
+    # |q| <= 0.2007.
+    yield _odd("COEFFICIENTS", mpmath.atanh, 0.0403, 7)
+
+
+def _erfc():
+    # erfc(x) = e**(-x**2) (139/128 + p(t)) / (x + 7/2), t = (x - 7/2) / (x + 7/2),
+    # relative error, 1/2 <= x <= 37/4.
+    def f(t):
+        x = mpf(7) / 2 * (1 + t) / (1 - t)
+        return mpmath.exp(x**2) * mpmath.erfc(x) * (x + mpf(7) / 2)
+
+    yield Polynomial(
+        "COEFFICIENTS", lambda t: f(t) - mpf(139) / 128, lambda t: 1 / f(t), -0.75, 23 / 51, 18
+    )
+
+
+def short_logarithms():
+    """Short numbers c near 1/m and -log(c) as a multiple of 2**-30 and the rest, by index.
+
+    Index j holds the m near 1 + j/16, or near (1 + j/16) / 2 from j = 7 on.
+    """
+    inverses, heads, rests = [], [], []
+    for j in range(16):
+        bits, m = (7, 1 + mpf(j) / 16) if j < 7 else (6, (1 + mpf(j) / 16) / 2)
+        c = mpmath.ldexp(mpmath.nint(mpmath.ldexp(1 / m, bits)), -bits)
+        head = mpmath.ldexp(mpmath.nint(mpmath.ldexp(-mpmath.log(c), 30)), -30)
+        inverses.append(c)
+        heads.append(head)
+        rests.append(-mpmath.log(c) - head)
+    return inverses, heads, rests
+
+
+def _pow():
+    yield Table("INVERSES", lambda: short_logarithms()[0])
+    yield Table("LOG_HEADS", lambda: short_logarithms()[1])
+    yield Table("LOG_RESTS", lambda: short_logarithms()[2], parts=2)
+
+    # log(1 + f) = 2 atanh(s), s = f / (2 + f): 2 atanh(s) = 2 s + s**3 p(t), t = s**2,
+    # error relative to 2 atanh(s), |f| <= 0.0333.
+    def atanh(t):
+        s = mpmath.sqrt(t)
+        return 2 * (mpmath.atanh(s) / s - 1) / t
+
+    yield Polynomial("ATANH", atanh, lambda t: t / 2, 0, 0.000286, 6, pairs=4)
+
+    # log(2)/16 as a number of 25 bits and the rest, 2**(j/16).
+    def step():
+        exact = mpmath.log(2) / 16
+        head = mpmath.ldexp(mpmath.floor(mpmath.ldexp(exact, 29)), -29)
+        return head, exact - head
+
+    yield Table("(STEP_HEAD,)", lambda: step()[:1])
+    yield Table("(STEP_REST,)", lambda: step()[1:], parts=2)
+    yield Table("ROOTS", lambda: [mpf(2) ** (mpf(j) / 16) for j in range(16)], parts=2)
+    # e**r - 1 = r + r**2 / 2 + r**3 p(r), error relative to e**r - 1, |r| <= log(2)/32, and
+    # a little for the rounding of the index.
+    yield Polynomial(
+        "EXPM1",
+        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+        lambda r: r**3 / mpmath.expm1(r),
+        -0.02167,
+        0.02167,
+        9,
+        pairs=4,
+    )
+
+
+def _atan2():
+    # atan(j/16), pi/2; atan(q) = q + q**3 p(t), t = q**2, error relative to atan(q),
+    # |q| <= 1/31 and a little for the rounding of the index.
+    yield Table("ANGLES", lambda: [mpmath.atan(mpf(j) / 16) for j in range(16)], parts=2)
+    yield Table("(PI_2,)", lambda: [mpmath.pi / 2], parts=2)
+    yield dataclasses.replace(_odd("ATAN", mpmath.atan, 0.001041, 8), pairs=4)
+
+
+def _logarithm():
+    # atanh(s) = s + s**3 p(t), t = s**2, |s| <= (sqrt(2) - 1) / (sqrt(2) + 1).
+    def rest(t):
+        s = mpmath.sqrt(t)
+        return (mpmath.atanh(s) / s - 1) / t
+
+    yield Polynomial("ATANH", rest, lambda t: t, 0, 0.02945, 9, pairs=2)
+
+
+def _gamma():
+    # sin(pi r) / (pi r) = 1 + t p(t), cos(pi r) = 1 + t p(t), t = r**2, |r| <= 1/2.
+    yield Polynomial(
+        "SIN", lambda t: (mpmath.sincpi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=3
+    )
+    yield Polynomial(
+        "COS", lambda t: (mpmath.cospi(mpmath.sqrt(t)) - 1) / t, lambda t: t, 0, 0.25, 10, pairs=4
+    )
+
+
+def _lgamma():
+    # lgamma(z) = (z - 1/2) log(z) - z + log(2 pi) / 2 + p(w) / z, w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        stirling = (z - mpf(1) / 2) * mpmath.log(z) - z + mpmath.log(2 * mpmath.pi) / 2
+        return (mpmath.loggamma(z) - stirling) * z
+
+    yield Polynomial("BINET", f, mpmath.sqrt, 0, 1 / 64, 10, pairs=1)
+
+
+def _digamma():
+    # digamma(z) = log(z) - 1 / (2 z) - w p(w), w = 1 / z**2, z >= 8.
+    def f(w):
+        z = 1 / mpmath.sqrt(w)
+        return (mpmath.log(z) - 1 / (2 * z) - mpmath.digamma(z)) / w
+
+    yield Polynomial("BINET", f, lambda w: w, 0, 1 / 64, 10, pairs=1)
+
+
+def _bessel():
+    # exp(-x) I0(x) and exp(-x) I1(x) / x as p(x - 4), x <= 8, and sqrt(x) exp(-x) I0(x), and with
+    # I1, as p(1 / x), x >= 8; all relative.
+    for order in (0, 1):
+
+        def small(t, order=order):
+            x = t + 4
+            value = mpmath.besseli(order, x) * mpmath.exp(-x)
+            return value if order == 0 else value / x
+
+        def large(t, order=order):
+            if t == 0:
+                return 1 / mpmath.sqrt(2 * mpmath.pi)
+            return mpmath.besseli(order, 1 / t) * mpmath.exp(-1 / t) / mpmath.sqrt(t)
+
+        for name, f, low, high, degree in [
+            ("SMALL", small, -4, 4, 24),
+            ("LARGE", large, 0, 0.125, 14),
+        ]:
+            yield Polynomial(f"{name}_{order}", f, lambda t, f=f: 1 / f(t), low, high, degree)
+
+
+FUNCTIONS = {
+    "bessel": _bessel,
+    "atan2": _atan2,
+    "pow": _pow,
+    "exp": _exp,
+    "exp2": _exp2,
+    "log": _log,
+    "cbrt": _cbrt,
+    "trigonometric": _trigonometric,
+    "atan": _atan,
+    "asin": _asin,
+    "sinh": _sinh,
+    "atanh": _atanh,
+    "erf": _erf,
+    "erfc": _erfc,
+    "erf_inv": _erf_inv,
+    "logarithm": _logarithm,
+    "gamma": _gamma,
+    "lgamma": _lgamma,
+    "digamma": _digamma,
+}
+
+
+def _lines(name: str, rows) -> list[str]:
+    """The definition of ``name`` as rows of one number, or of several that are to be added."""
+    written = [" ".join(part.hex() for part in row) for row in rows]
+    reader = "constants" if len(rows[0]) == 1 else "constant_pairs"
+    return [f'{name} = {reader}("""', *(f"    {row}" for row in written), '""")']
+
+
+def block(p: Polynomial | Table) -> str:
+    """The lines of source that define ``p``'s coefficients."""
+    if isinstance(p, Table):
+        with mpmath.workprec(PRECISION):
+            return "\n".join(_lines(p.name, [_round(c, p.parts) for c in p.values()]))
+    coefficients, error = minimax(p)
+    lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}"]
+    if p.pairs:
+        lines += _lines(f"{p.name}_PAIRS", coefficients[: p.pairs])
+    if p.pairs <= p.degree:
+        lines += _lines(p.name, coefficients[p.pairs :])
+    return "\n".join(lines)
+
+
+def main(names) -> None:
+    for name in names or FUNCTIONS:
+        if name not in FUNCTIONS:
+            raise SystemExit(
+                f"expected one of {', '.join(FUNCTIONS)}, received {name!r}; "
+                "the other functions reuse these polynomials"
+            )
+        print(f"# python -m repjax.primitives.operations.elementary.generate {name}")
+        for p in FUNCTIONS[name]():
+            print(block(p))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,421 @@
+"""Run directories: what a training did, step by step, as digests and exact numbers.
+
+A run is a directory with a log and, beside it, arrays::
+
+    log.jsonl              the records, one a line
+    evaluation-0.npz       labels, predictions and logits of the first evaluation, and so on
+    params.npz             the final parameters
+
+**Format 1.**  A line is the seal, a space, and a record as JSON.  The seal is the SHA-256, in
+hexadecimal digits, of the seal of the line before (of the first line: of 64 zeros), a newline, and
+the record's bytes.  So no line can be changed, taken out or moved.  The first record says what the
+directory is; further kinds of records are ``step``, ``epoch``, ``evaluation`` and ``finish``.  The
+arrays are checkpoints (:mod:`repjax.checkpoint`), whose digests stand in the log.
+
+A line is written by one call, after the arrays that it names.  So a process that is killed leaves a
+log whose last line may be cut short, and nothing else: readers leave that line out, and a run that
+is resumed writes over it.  ``finish`` waits until all of it is on the disk.
+
+**Numbers** are stored as their bits: ``{"dtype": "float32", "bits": "3dcccccd"}``.  The digest of a
+tree is the SHA-256 of one line ``path digest`` for each leaf, in the order of their paths, and that
+of a leaf is :func:`repjax.digest` of the leaf alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from repjax import checkpoint
+from repjax.verify.digest import digest, leaves, show
+from repjax.verify.information import info
+
+FORMAT, VERSION = "repjax run", 1
+LOG, PARAMS = "log.jsonl", "params.npz"
+#: Limits of what is read: bytes of a line and of the log, records, and depth of a record.
+MOST_BYTES_OF_A_LINE, MOST_BYTES = 1 << 26, 1 << 33
+MOST_RECORDS, MOST_DEPTH = 10_000_000, 16
+_FIRST_SEAL = "0" * 64
+
+
+class RunError(ValueError):
+    """A run that cannot be written or read; no file was changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """One number as its bits."""
+
+    dtype: str
+    bits: str
+
+    @classmethod
+    def of(cls, name: str, x) -> Number:
+        """The bits of a scalar: a Python number, a NumPy one, or an array of one element."""
+        found = leaves([x])
+        if len(found) != 1 or found[0].array is None or found[0].array.size != 1:
+            raise TypeError(f"Run: expected {name} to be one number, received {type(x).__name__}")
+        array = found[0].array.reshape(())
+        unsigned = np.dtype(f"u{array.dtype.itemsize}")
+        if array.dtype.kind == "c":
+            raise TypeError(f"Run: expected {name} to be a real number, received {array.dtype}")
+        return cls(found[0].dtype, f"{int(array.view(unsigned)):0{2 * unsigned.itemsize}x}")
+
+    @property
+    def value(self) -> float | int | bool:
+        dtype = _dtype(self.dtype)
+        array = np.asarray(int(self.bits, 16), f"u{dtype.itemsize}").view(dtype)
+        return array.astype(np.float64).item() if dtype.isbuiltin == 2 else array.item()
+
+    def __str__(self) -> str:
+        value = self.value
+        return value.hex() if isinstance(value, float) else str(value)
+
+
+def _dtype(name: str) -> np.dtype:
+    import ml_dtypes  # a dependency of jax: bfloat16 and its like
+
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+Tree = dict[str, str]  # digests of leaves by path
+
+
+def tree_digest(tree: Tree) -> str:
+    """The digest of a tree whose leaves have these digests."""
+    lines = "".join(f"{path} {tree[path]}\n" for path in sorted(tree))
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
+def _digests(tree) -> Tree:
+    return {
+        show(leaf.path): digest(leaf.array) if leaf.dtype != "none" else digest(None)
+        for leaf in leaves(tree)
+    }
+
+
+# --- writing ----------------------------------------------------------------------------
+
+
+class Run:
+    """A run directory that is being written.
+
+    Args:
+      path: the directory, which must not exist, or be empty.
+      resume: goes on with a run that was interrupted.  What is logged again, up to where the run
+        was interrupted, has to be what it was.
+      metadata: what JSON holds without loss, such as the hyperparameters.
+
+    Use it as a context manager, or call :meth:`close`::
+
+        with repjax.verify.Run("runs/first") as run:
+            for n, batch in enumerate(batches):
+                state = train_step(state, batch)
+                run.step(n, params=state.params, batch=batch)
+            run.epoch(loss, accuracy=accuracy)
+            run.evaluate(labels, predictions)
+            run.finish(state.params)
+
+    Raises:
+      RunError: the directory holds something else, is a run and ``resume`` is not given, or is
+        finished; a step does not follow the last one; or, when resumed, other bits than before.
+      TypeError: a leaf that :func:`repjax.digest` refuses, or a loss that is no number.
+    """
+
+    def __init__(self, path, *, resume: bool = False, metadata: Any = None):
+        self.path = pathlib.Path(path)
+        self._again: list[dict[str, Any]] = []  # records that a resumed run has to repeat
+        self._steps = -1
+        self._epochs = self._evaluations = 0
+        self._finished = False
+        log = self.path / LOG
+        if log.exists():
+            if not resume:
+                raise RunError(
+                    f"{self.path}: expected no run, received one; choose another directory, or "
+                    "give resume=True to go on with it"
+                )
+            records, self._seal, size = _read(log)
+            if records and records[-1]["kind"] == "finish":
+                raise RunError(
+                    f"{self.path}: expected a run to go on with, received a finished one"
+                )
+            self._file = open(log, "r+b", buffering=0)  # noqa: SIM115
+            self._file.truncate(size)
+            self._file.seek(size)
+            self._again = records[1:]
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        if any(self.path.iterdir()):
+            raise RunError(f"{self.path}: expected no files, received a directory with some")
+        about = {"format": FORMAT, "version": VERSION, "metadata": metadata}
+        first = {"kind": "run", **about, "info": {k: str(v) for k, v in info().items()}}
+        _json(first)  # or nothing is begun
+        self._seal = _FIRST_SEAL
+        self._file = open(log, "xb", buffering=0)  # noqa: SIM115
+        self._write(first)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the log.  Without :meth:`finish` the run counts as interrupted."""
+        self._file.close()
+
+    def step(self, n: int, **trees) -> None:
+        """Log the digests of trees after step n: ``params``, ``batch``, ``key`` and so on."""
+        if type(n) is not int or n <= self._steps:
+            raise RunError(f"Run.step: expected a step after {self._steps}, received {n!r}")
+        found = {name: _digests(tree) for name, tree in trees.items()}
+        self._log({"kind": "step", "step": n, "trees": found})
+        self._steps = n
+
+    def epoch(self, loss, **metrics) -> None:
+        """Log the loss of the next epoch, and other numbers."""
+        numbers = {name: dataclasses.asdict(Number.of(name, x)) for name, x in metrics.items()}
+        loss = dataclasses.asdict(Number.of("the loss", loss))
+        self._log({"kind": "epoch", "epoch": self._epochs, "loss": loss, "metrics": numbers})
+        self._epochs += 1
+
+    def evaluate(self, labels, predictions, logits=None) -> None:
+        """Keep what a model predicts on test data, for classes as integers, else as floats."""
+        arrays = {"labels": np.asarray(labels), "predictions": np.asarray(predictions)}
+        if arrays["labels"].shape != arrays["predictions"].shape or arrays["labels"].ndim != 1:
+            shapes = [x.shape for x in arrays.values()]
+            raise RunError(
+                "Run.evaluate: expected labels and predictions of one shape (n,), received "
+                f"{shapes}"
+            )
+        if logits is not None:
+            arrays["logits"] = np.asarray(logits)
+            if arrays["logits"].shape[:1] != arrays["labels"].shape:
+                raise RunError(
+                    f"Run.evaluate: expected logits of shape ({len(arrays['labels'])}, ...), "
+                    f"received {arrays['logits'].shape}"
+                )
+        self._keep("evaluation", f"evaluation-{self._evaluations}.npz", arrays)
+        self._evaluations += 1
+
+    def finish(self, params) -> None:
+        """Keep the final parameters, and wait until all of the run is on the disk."""
+        self._keep("finish", PARAMS, params)
+        os.fsync(self._file.fileno())
+        self._finished = True
+        self.close()
+
+    def _keep(self, kind: str, name: str, tree) -> None:
+        found = _digests(tree)
+        record = {"kind": kind, "file": name, "digest": tree_digest(found), "leaves": found}
+        if not self._again:
+            checkpoint.save(self.path / name, tree)
+        self._log(record)
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if not self._again:
+            self._write(record)
+            return
+        expected = self._again.pop(0)
+        if record != expected:
+            self._again.insert(0, expected)
+            raise RunError(
+                f"{self.path}: expected to repeat {_name(expected)} of the run that was "
+                f"interrupted, received {_name(record)} {_difference(expected, record)}"
+            )
+
+    def _write(self, record: dict[str, Any]) -> None:
+        text = _json(record)
+        seal = _seal(self._seal, text.encode())
+        self._file.write(f"{seal} {text}\n".encode())
+        self._seal = seal
+
+
+def _json(record) -> str:
+    try:
+        return json.dumps(record, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RunError(
+            f"Run: expected metadata that JSON holds without loss, received {error}"
+        ) from error
+
+
+def _seal(before: str, text: bytes) -> str:
+    return hashlib.sha256(before.encode() + b"\n" + text).hexdigest()
+
+
+def _name(record) -> str:
+    number = record.get("step", record.get("epoch", record.get("file", "")))
+    return f"{record['kind']} {number}".strip()
+
+
+def _difference(expected, received) -> str:
+    if _name(expected) != _name(received):
+        return "in its place; resume from the checkpoint of the last logged step, or an earlier one"
+    return "with other bits; compare the two settings, or log the second run elsewhere"
+
+
+# --- reading ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    loss: Number
+    metrics: dict[str, Number]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Arrays by name; None are those of a format that does not have them.
+
+    ``accuracies`` are those that the source states, if it has no labels: overall (under None) and
+    of classes, as texts of numbers.
+    """
+
+    labels: np.ndarray | None
+    predictions: np.ndarray
+    logits: np.ndarray | None = None
+    accuracies: dict[str | None, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A run that was read.
+
+    Attributes:
+      name: where it comes from.
+      about: the versions and settings of the process that wrote it.
+      metadata: what its writer was given.
+      steps: by their numbers, trees of digests by name.
+      epochs, evaluations: in their order.
+      params: the final parameters by path, or None.
+      is_finished: whether it came to its end.
+    """
+
+    name: str
+    about: dict[str, str] = dataclasses.field(default_factory=dict)
+    metadata: Any = None
+    steps: dict[int, dict[str, Tree]] = dataclasses.field(default_factory=dict)
+    epochs: list[Epoch] = dataclasses.field(default_factory=list)
+    evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
+    params: dict[str, np.ndarray] | None = None
+    is_finished: bool = False
+
+
+def read(path) -> Record:
+    """Read a run directory.
+
+    Raises:
+      RunError: no run, one of another version, or a log or an array that was changed.
+    """
+    path = pathlib.Path(path)
+    log = path / LOG
+    if not log.is_file():
+        raise RunError(f"{path}: expected a run directory, received nothing with a {LOG} in it")
+    records, _, _ = _read(log)
+    if not records:
+        raise RunError(f"{path}: expected a run, received a log without a whole line")
+    try:
+        return _record(path, records)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, RunError | checkpoint.CheckpointError):
+            raise
+        raise RunError(
+            f"{log}: expected the records of a run, received others ({error!r})"
+        ) from error
+
+
+def _record(path: pathlib.Path, records) -> Record:
+    first = records[0]
+    about = first["info"], first["metadata"]
+    found = Record(str(path), *about, is_finished=records[-1]["kind"] == "finish")
+    params = None
+    for record in records[1:]:
+        kind = record["kind"]
+        if kind == "step":
+            found.steps[record["step"]] = record["trees"]
+        elif kind == "epoch":
+            metrics = {name: Number(**x) for name, x in record["metrics"].items()}
+            found.epochs.append(Epoch(Number(**record["loss"]), metrics))
+        elif kind == "evaluation":
+            arrays = _arrays(path, record)
+            found.evaluations.append(
+                Evaluation(arrays["labels"], arrays["predictions"], arrays.get("logits"))
+            )
+        elif kind == "finish":
+            params = _arrays(path, record)
+        else:
+            raise RunError(f"{path}: expected records of version {VERSION}, received {kind!r}")
+    return dataclasses.replace(found, params=params)
+
+
+def _arrays(path: pathlib.Path, record) -> dict[str, np.ndarray]:
+    name = record["file"]
+    if pathlib.PurePath(name).name != name:
+        raise RunError(f"{path}: expected files beside the log, received {name!r}")
+    try:
+        found = {show(p): x for p, x in checkpoint.load_leaves(path / name).items()}
+    except OSError as error:
+        raise RunError(f"{path}: expected the file {name} of the log, received {error}") from error
+    if {p: digest(x) for p, x in found.items()} != record["leaves"]:
+        raise RunError(f"{path / name}: expected the arrays of the log, received others")
+    return found
+
+
+def _read(log: pathlib.Path) -> tuple[list[dict[str, Any]], str, int]:
+    """The records of a log, the seal of the last, and the bytes that whole lines take."""
+    size = log.stat().st_size
+    if size > MOST_BYTES:
+        raise RunError(f"{log}: expected at most {MOST_BYTES} bytes, received {size}")
+    records: list[dict[str, Any]] = []
+    seal, read = _FIRST_SEAL, 0
+    with open(log, "rb") as file:
+        while line := file.readline(MOST_BYTES_OF_A_LINE + 1):
+            if not line.endswith(b"\n"):
+                if len(line) > MOST_BYTES_OF_A_LINE:
+                    raise RunError(
+                        f"{log}: expected shorter lines than {MOST_BYTES_OF_A_LINE} bytes"
+                    )
+                break  # cut short when its process was killed
+            if len(records) >= MOST_RECORDS:
+                raise RunError(f"{log}: expected at most {MOST_RECORDS} records")
+            received, _, text = line[:-1].partition(b" ")
+            seal = _seal(seal, text)
+            if received != seal.encode():
+                raise RunError(
+                    f"{log}: expected the seal {seal} on line {len(records) + 1}, received "
+                    f"{received[:64]!r}: the file is no log of a run, or was changed after it was "
+                    "written; restore it from another copy"
+                )
+            records.append(_parsed(log, text, len(records) + 1))
+            read += len(line)
+    if records:
+        first = records[0]
+        if first.get("format") != FORMAT or first.get("version") != VERSION:
+            raise RunError(
+                f"{log}: expected {FORMAT}, version {VERSION}, received {first.get('format')!r}, "
+                f"version {first.get('version')!r}; read it with the release that wrote it"
+            )
+    return records, seal, read
+
+
+def _parsed(log, text: bytes, number: int) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(text)
+        if isinstance(record, dict) and "kind" in record and _depth(record) <= MOST_DEPTH:
+            return record
+    raise RunError(f"{log}: expected a record on line {number}, received {text[:40]!r}")
+
+
+def _depth(x) -> int:
+    if isinstance(x, dict):
+        x = x.values()
+    return 1 + max(map(_depth, x), default=0) if not isinstance(x, str | int | float | None) else 0

@@ -1,0 +1,82 @@
+"""Several devices: collectives, pmap, meshes with and without shardings in types."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import repjax
+from helpers.paths import TESTS
+
+
+@functools.cache
+def digests() -> dict[str, list[str]]:
+    """Of each program: on eight devices, and on one."""
+    flags = "--xla_force_host_platform_device_count=8"
+    result = subprocess.run(
+        [sys.executable, "-m", "helpers.devices"],
+        cwd=TESTS,
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")
+def test_programs_over_devices():
+    different = {name: pair for name, pair in digests().items() if pair[0] != pair[1]}
+    assert different == {}
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")
+def test_control_programs_differ_from_each_other():
+    assert len({pair[0] for pair in digests().values()}) > len(digests()) // 2 - 2
+
+
+def test_over_one_device():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("i"), out_specs=P())
+    def program(x):
+        return lax.psum(x, "i")
+
+    np.testing.assert_array_equal(
+        np.asarray(repjax.reproducible(program)(x)).view(np.uint32), x.view(np.uint32)
+    )
+
+
+def test_refusals_inside_are_listed():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    def program(x):
+        return lax.approx_max_k(lax.erf(x), 2)[0]
+
+    with pytest.raises(repjax.RefusedError, match="approx_top_k"):
+        repjax.reproducible(program)(np.ones((2,), np.float32))
+
+
+def test_explicit_functions_refuse_collectives():
+    from repjax.explicit import explicit
+
+    x = np.ones((2,), np.float32)
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    program = jax.shard_map(lambda x: x + 1, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    with pytest.raises(repjax.RefusedError, match="explicit repjax function"):
+        explicit(program)(x)
+    inside = explicit(lambda x: lax.psum(x, "i"))
+    with pytest.raises(repjax.RefusedError, match="explicit repjax function"):
+        jax.shard_map(inside, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)

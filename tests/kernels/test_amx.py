@@ -1,0 +1,269 @@
+"""Order-independent products by AMX: the bits of the bodies, by tiles where they pay.
+
+On a processor without AMX this file and tests of ``test_order_independent.py`` run once more in a
+process in which ``amx_emulator.cc`` executes the instructions of the compiled kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import repjax
+from helpers.paths import TESTS
+from helpers.products import DATA, MATRIX, assert_same_bits, run, with_gradients
+from repjax.primitives.cpu import library
+from repjax.primitives.cpu import products as kernel
+from repjax.primitives.operations.products import order_independent
+
+NAME = "AVX512_AMX"
+#: What the emulator counts, if this process has it.
+EMULATOR = ctypes.CDLL(None) if "amx_emulator" in os.environ.get("LD_PRELOAD", "") else None
+
+needs_amx = pytest.mark.skipif(
+    NAME not in library.instruction_sets(),
+    reason="no AMX here: run by test_in_emulation, if it can be emulated",
+)
+
+
+# --- without AMX: a process that has the emulator ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    """The library to preload, compiled."""
+    if EMULATOR or NAME in library.instruction_sets():
+        pytest.skip("there is AMX")
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        pytest.skip("AMX is an extension of x86-64, and the emulator needs Linux")
+    if "AVX512_VNNI" not in library.instruction_sets():
+        pytest.skip("the rest of the kernel needs AVX512-VNNI, which is not emulated")
+    if not hasattr(library._load(), "repjax_has_amx"):
+        pytest.skip("the compiler of the kernel knows no AMX")
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here")
+    compiled = tmp_path_factory.mktemp("amx") / "amx_emulator.so"
+    options = ["-O3", "-march=native", "-mamx-tile", "-mamx-int8", "-std=c++17", "-shared", "-fPIC"]
+    source = str(pathlib.Path(__file__).with_name("amx_emulator.cc"))
+    subprocess.run([compiler, *options, source, "-o", str(compiled)], check=True)
+    return compiled
+
+
+def _emulated(library, *command, fault=""):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "REPJAX"))}
+    environment |= {"LD_PRELOAD": str(library), "AMX_EMULATOR_FAULT": fault}
+    return subprocess.run(
+        [sys.executable, "-P", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1000,
+    )
+
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_in_emulation(emulator):
+    files = [__file__, TESTS / "numerics" / "test_order_independent.py"]
+    chosen = "(test_amx and not emulation) or of_the_kernel or by_the_kernel"
+    child = _emulated(emulator, *PYTEST, *map(str, files), "-k", chosen)
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert "passed" in child.stdout and "skipped" not in child.stdout, child.stdout
+
+
+_SETS = "from repjax.primitives.cpu import library; print(*library.instruction_sets())"
+
+
+@pytest.mark.parametrize("fault", ["unsigned", "swapped", "last_row"])
+def test_tiles_that_multiply_wrongly_are_not_used_in_emulation(emulator, fault):
+    """The kernel tries the instructions before it offers them."""
+    assert NAME in _emulated(emulator, "-c", _SETS).stdout.split()
+    sets = _emulated(emulator, "-c", _SETS, fault=fault).stdout.split()
+    assert "AVX512_VNNI" in sets and NAME not in sets
+
+
+def test_a_wrong_bit_in_emulation(emulator):
+    """Negative control: one bit of one sum of each product, from the 1001st on."""
+    test = f"{__file__}::test_products"
+    child = _emulated(emulator, *PYTEST, "-x", test, fault="late")
+    assert child.returncode == 1 and "Arrays are not equal" in child.stdout, child.stdout
+
+
+# --- with AMX, or the emulator -----------------------------------------------------------
+
+
+@pytest.fixture
+def amx():
+    """Chooses it; afterwards no thread has tiles.  Returns the number of products so far."""
+    before, _ = library.in_use()
+    library.choose(NAME)
+    yield lambda: EMULATOR and ctypes.c_uint64.in_dll(EMULATOR, "amx_products").value
+    if EMULATOR:
+        assert ctypes.c_int64.in_dll(EMULATOR, "amx_threads").value == 0
+    if before:
+        library.choose(before)
+
+
+@needs_amx
+@pytest.mark.skipif(not EMULATOR, reason="a test of the emulator")
+@pytest.mark.parametrize("sizes", [(16, 16, 64), (3, 16, 64), (16, 5, 64), (16, 16, 12), (1, 1, 4)])
+def test_one_instruction(sizes):
+    """TDPBSSD with tiles of any size: signed bytes, sums modulo 2**32, nothing else written."""
+    rng = np.random.default_rng(0)
+    m, n, k = sizes
+    a = rng.integers(-128, 128, (m, k), np.int8)
+    b = rng.integers(-128, 128, (k // 4, n, 4), np.int8)
+    c = rng.integers(-(2**31), 2**31, (m + 1, n + 1), np.int32)
+    a[0], b[:, 0] = -128, -128
+    c[0, 0] = 2**31 - 1
+    expected = c.copy()
+    by_column = b.swapaxes(1, 2).reshape(k, n).astype(np.int64)
+    total = c[:m, :n].astype(np.int64) + a.astype(np.int64) @ by_column
+    expected[:m, :n] = total.astype(np.uint32).view(np.int32)
+    assert (total != expected[:m, :n]).any()
+    configuration = np.zeros(64, np.uint8)
+    configuration[0] = 1
+    configuration[16:22:2] = 4 * n, k, 4 * n  # bytes of the rows of c, a, b
+    configuration[48:51] = m, m, k // 4
+    pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (configuration, c, a, b)]
+    EMULATOR.amx_multiply(*pointers, *(ctypes.c_int64(x.strides[0]) for x in (c, a, b)))
+    np.testing.assert_array_equal(c, expected)
+
+
+#: Integers at the ends of digits of 8 bits, of grids of 22 and of 30 bits, and the largest.
+ENDS = {
+    None: ([0x3F7F7F, 0x3F8080, 0x7F7F, 0x807F, 0x8080, 0x7F, 0x80, 0x3FFFFF, 1], 21),
+    "highest": ([0x3F7F7F00, 0x3F808080, 0x7F7F7F, 0x808080, 0x7F80, 0x80, 0x3FFFFFC0, 1], 29),
+}
+
+
+def _ends(precision):
+    integers, bits = ENDS[precision]
+    values = np.ldexp(np.float32([*integers, *(-i for i in integers)]), -bits).astype(np.float32)
+
+    def data(rng, shape):
+        x = rng.choice(values, shape)
+        x.flat[:: max(1, min(shape) - 1)] = np.float32(2 - 2.0**-23)
+        return x
+
+    return data
+
+
+#: Around 16 rows and columns, 64 terms, blocks of 512 terms and of 256 rows and columns.
+SHAPES = [
+    (16, 64, 16),
+    (17, 64, 64),
+    (16, 65, 16),
+    (4, 640, 64),
+    (15, 63, 129),
+    (49, 129, 49),
+    (25, 513, 65),
+    (64, 1030, 70),
+    (257, 60, 259),
+]
+
+
+@needs_amx
+@pytest.mark.parametrize("precision", ENDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(shape, precision, amx):
+    m, k, n = shape
+    rng = np.random.default_rng(k)
+    asked = (jax.lax.Precision(precision),) * 2 if precision else None
+    for data in (_ends(precision), *(DATA[d] for d in ("normal", "underflowing", "any_bits"))):
+        lhs, rhs = data(rng, (m, k)), data(rng, (k, n))
+        options = {"dimension_numbers": MATRIX, "precision": asked}
+        expected = run(order_independent.dot_general_body, lhs, rhs, **options)
+        for flip_lhs, flip_rhs in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            options["dimension_numbers"] = (((1 - flip_lhs,), (flip_rhs,)), ((), ()))
+            stored = lhs.T if flip_lhs else lhs, rhs.T if flip_rhs else rhs
+            before = amx()
+            actual = run(kernel.order_independent_dot_general, *stored, **options)
+            assert_same_bits(actual, expected)
+            assert not EMULATOR or amx() > before
+
+
+@needs_amx
+def test_small_products_need_no_tiles(amx):
+    for m, k, n in ((3, 255, 5), (1, 1000, 70), (100, 3, 100)):
+        lhs, rhs = (DATA["normal"](np.random.default_rng(0), s) for s in ((m, k), (k, n)))
+        before = amx()
+        actual = run(kernel.order_independent_dot_general, lhs, rhs, dimension_numbers=MATRIX)
+        expected = run(order_independent.dot_general_body, lhs, rhs, dimension_numbers=MATRIX)
+        assert_same_bits(actual, expected)
+        assert amx() == before
+
+
+@needs_amx
+def test_a_batch(amx):
+    rng = np.random.default_rng(1)
+    lhs, rhs = DATA["any_bits"](rng, (5, 16, 64)), DATA["any_bits"](rng, (5, 64, 32))
+    options = {"dimension_numbers": (((2,), (1,)), ((0,), (0,)))}
+    before = amx()
+    actual = run(kernel.order_independent_dot_general, lhs, rhs, **options)
+    assert_same_bits(actual, run(order_independent.dot_general_body, lhs, rhs, **options))
+    assert not EMULATOR or amx() - before == 5 * 2 * 9
+
+
+@needs_amx
+@pytest.mark.parametrize("terms", [(1 << 17) + 77, 1 << 18])
+def test_long_sums(terms, amx):
+    """The largest integers of 30 bits (or less), whose sums need all of two words."""
+    rng = np.random.default_rng(terms)
+    x, y = (np.float32(2) - np.float32(2.0**-23) * rng.integers(1, 4, (2, 4, terms))).astype("f")
+    x[1:, ::3] *= -1
+    y[2] *= rng.choice(np.float32([-1, 1]), terms)
+    options = {
+        "dimension_numbers": (((1,), (1,)), ((), ())),
+        "precision": (jax.lax.Precision.HIGHEST,) * 2,
+    }
+    lhs, rhs = np.tile(x, (3, 1)), np.tile(y, (3, 1))
+    before = amx()
+    actual = run(kernel.order_independent_dot_general, lhs, rhs, **options)
+    assert not EMULATOR or amx() > before
+    expected = run(order_independent.dot_general_body, x, y, **options)
+    assert_same_bits(actual, np.tile(expected, (3, 3)))
+
+
+@needs_amx
+@pytest.mark.parametrize("precision", [None, (jax.lax.Precision.HIGHEST,) * 2])
+@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])
+def test_convolutions(layout, precision, amx):
+    """With windows that share elements, and gradients."""
+    rng = np.random.default_rng(2)
+    sizes = {"N": 2, "C": 16, "O": 32, "I": 16}
+    shapes = [
+        tuple({**sizes, "H": height, "W": width}[c] for c in spec)
+        for spec, height, width in zip(layout[:2], (11, 3), (10, 2), strict=True)
+    ]
+    options = {"dimension_numbers": layout, "window_strides": (2, 1), "padding": "SAME"}
+    before = amx()
+    for *operands, parameters in with_gradients(*shapes, **options):
+        parameters["precision"] = precision
+        lhs, rhs = (DATA["any_bits"](rng, size) for size in operands)
+        expected = run(order_independent.conv_general_dilated_body, lhs, rhs, **parameters)
+        actual = run(kernel.order_independent_convolution, lhs, rhs, **parameters)
+        assert_same_bits(actual, expected)
+    assert not EMULATOR or amx() > before
+
+
+@needs_amx
+def test_it_is_the_best(monkeypatch):
+    assert library.instruction_sets()[0] == NAME
+    library.in_use.cache_clear()
+    monkeypatch.delenv("REPJAX_NATIVE", raising=False)
+    assert repjax.info()["cpu products"] == f"compiled kernel, {NAME}"
+    library.in_use.cache_clear()
+    monkeypatch.setenv("REPJAX_NATIVE", NAME)
+    assert library.in_use() == (NAME, "")

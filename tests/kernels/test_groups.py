@@ -1,0 +1,449 @@
+"""Fused groups of elementwise operations by the C++ kernel have the bits of their equations."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+import repjax
+from helpers.bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
+from helpers.groups import (
+    ELEMENTARY,
+    FLOAT_OPERATIONS,
+    HALF_OPERATIONS,
+    INTEGER_OPERATIONS,
+    random_groups,
+)
+from helpers.instruction_sets import each_instruction_set
+from repjax.primitives.core.canonical import HALVES
+from repjax.primitives.cpu import groups as kernel
+from repjax.primitives.cpu import library, write_elementary
+from repjax.primitives.fusion import rows
+from repjax.verify import conformance
+
+pytestmark = pytest.mark.skipif(
+    not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
+)
+
+KERNEL = "custom_call @repjax_elementwise"
+#: Around the sizes of vectors and of blocks (1,024), and enough for several threads.
+SIZES = [1, 3, 16, 17, 1023, 1024, 1025, 1500, 30_000]
+
+
+@pytest.fixture(autouse=True)
+def _without_row_groups(monkeypatch):
+    """Which would take some of the groups and sums."""
+    monkeypatch.setattr(rows, "in_rows", lambda function, kernels, *xs: list(function(*xs)))
+
+
+def without_kernel(function, *args):
+    """The results of the equations, each compiled by XLA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+        assert KERNEL not in lowered.as_text()
+        return lowered.compile()(*args)
+
+
+def with_kernel(function, *args, calls: int | None = None):
+    """The results, compiled with ``calls`` calls of the kernel, by default at least one."""
+    lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+    found = lowered.as_text().count(KERNEL)
+    assert found == calls if calls is not None else found
+    return lowered.compile()(*args)
+
+
+def floats(n: int, seed: int) -> np.ndarray:
+    """Special and random bit patterns, and numbers of every day."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(SPECIALS), normal(n, seed), patterns(n, seed)]
+    return rng.permutation(np.concatenate(parts))[:n]
+
+
+# --- operations -----------------------------------------------------------------------------
+
+
+def _operations(operations, x, y):
+    return {name: operation(x, y) for name, operation in operations.items()}
+
+
+FLOATS = functools.partial(_operations, FLOAT_OPERATIONS)
+
+
+@functools.cache
+def _operands_and_results():
+    x, y = floats(SIZES[-1], 1), floats(SIZES[-1], 2)
+    y[::7] = x[::7]
+    return x, y, without_kernel(FLOATS, x, y)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_operations(n):
+    x, y, expected = jax.tree.map(lambda a: a[-n:], _operands_and_results())
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(FLOATS, x, y), expected, name)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_operations(dtype):
+    """On all bit patterns."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    y = np.random.default_rng(1).permutation(x)
+    function = functools.partial(_operations, HALF_OPERATIONS)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_integer_operations(dtype):
+    x, y = patterns(1500, 1, dtype), patterns(1500, 2, dtype)
+    y[::3], y[1::5] = x[::3], np.arange(300)
+    function = functools.partial(_operations, INTEGER_OPERATIONS)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+def test_each_operation_is_one_of_the_kernels():
+    """And on its own, so that none is left to XLA unseen."""
+    x, y = floats(40, 1), floats(40, 2)
+    for name, operation in FLOAT_OPERATIONS.items():
+        actual = with_kernel(operation, x, y, calls=1)
+        assert_same_bits(actual, without_kernel(operation, x, y), name)
+    for dtype in HALVES:
+        x, y = patterns(40, 1, dtype), patterns(40, 2, dtype)
+        for name, operation in HALF_OPERATIONS.items():
+            assert_same_bits(
+                with_kernel(operation, x, y, calls=1), without_kernel(operation, x, y), name
+            )
+    names = {*library.operations()}
+    used = set()
+
+    class Recorder(kernel.Bytecode):
+        def __call__(self, operation, *operands):
+            used.add(operation)
+            return super().__call__(operation, *operands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "Bytecode", Recorder)
+        with_kernel(FLOATS, *(floats(40, i) for i in range(2)))
+        for dtype in HALVES:
+            halves = functools.partial(_operations, HALF_OPERATIONS)
+            with_kernel(halves, *(patterns(40, i, dtype) for i in range(2)))
+        for dtype in (np.int32, np.uint32):
+            arguments = patterns(9, 1, dtype), patterns(9, 2, dtype)
+            with_kernel(functools.partial(_operations, INTEGER_OPERATIONS), *arguments)
+    assert used | {"hold"} == names  # which the encoding of add_n makes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("mul", "add"), ("lt", "le"), ("max", "min"), ("sub", "add"), ("div", "mul"), ("exp", "exp2")],
+)
+def test_a_wrong_operation_is_caught(wrong):
+    x, y, expected = _operands_and_results()
+    numbers = dict(library.operations())
+    numbers[wrong[0]] = numbers[wrong[1]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "operations", lambda: numbers)
+        actual = with_kernel(FLOATS, x, y)
+    different = {k for k in expected if not same_bits(actual[k], expected[k])}
+    assert wrong[0] in different
+
+
+def test_the_elementary_functions_are_those_of_the_bodies():
+    """``python -m repjax.primitives.cpu.write_elementary`` writes them."""
+    assert write_elementary.PATH.read_text() == write_elementary.source()
+    assert write_elementary.LIST.read_text() == write_elementary.with_list()
+
+
+def test_hard_inputs_of_elementary_functions():
+    """Those of which a result is closest to where the rounding changes."""
+    hard = conformance.hard_arrays(conformance.load()["hard_inputs"])
+    for name, function in ELEMENTARY.items():
+        x = hard[name][:, 0]
+        expected = without_kernel(function, x, x)
+        for instruction_set in each_instruction_set():
+            actual = with_kernel(function, x, x)
+            assert_same_bits(actual, expected, f"{name}, {instruction_set}")
+
+
+# --- arrays ---------------------------------------------------------------------------------
+
+
+def _broadcasts(x, row, column, middle, scalar, mask):
+    """x[5, 7, 30] with arrays of fewer elements, in the ways in which programs do it."""
+    return [
+        x + row,
+        x * column[:, None, None],
+        x - middle[None, :, None],
+        x / scalar,
+        jax.numpy.where(mask, x, row),
+        jax.numpy.where(mask[0], x, 1.0),
+        lax.select(scalar > 0, x, -x),
+        (x.reshape(35, 30) * row).reshape(5, 7, 30) + x,
+        x.reshape(5, 210) + jax.numpy.repeat(column[:, None], 210, 1),
+        jax.numpy.broadcast_to(row * 2, x.shape) * x,
+        x[:, :1] + x * middle.reshape(1, 7, 1),
+        (row + column[:, None]) * x[0, 0, 0],
+        x[None] + scalar[None, None],
+    ]
+
+
+def test_broadcasts():
+    x = floats(1050, 1).reshape(5, 7, 30)
+    others = floats(30, 2), floats(5, 3), floats(7, 4), np.float32(1.7)
+    mask = patterns(210, 5, np.bool_).reshape(7, 30)
+    expected = without_kernel(_broadcasts, x, *others, mask)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(_broadcasts, x, *others, mask), expected, name)
+
+
+def test_empty_arrays_and_many_axes():
+    assert with_kernel(lambda x: x + 1, np.zeros((3, 0), np.float32), calls=0).shape == (3, 0)
+    x = floats(2**9, 1).reshape((2,) * 9 + (1,) * 4)
+
+    def function(x):
+        return x * x[:1, :, :1, :, :1, :, :1, :, :1]
+
+    assert_same_bits(with_kernel(function, x), without_kernel(function, x))
+
+
+# --- sums -----------------------------------------------------------------------------------
+
+SUM_KERNEL = "custom_call @repjax_reduce_sum"
+
+
+REDUCTIONS = {"sum": lambda x, axes: x.sum(axes), "max": lambda x, axes: x.max(axes)}
+REDUCTIONS["min"] = lambda x, axes: x.min(axes)
+
+
+def _sums(function, *args, fused: int):
+    """The results with the kernel, which computes the terms of ``fused`` sums or extrema."""
+    text = repjax.reproducible(function).lower(*args).as_text()
+    calls = [line for line in text.splitlines() if SUM_KERNEL in line]
+    assert sum("bytecode = dense<[" in line for line in calls) == fused, calls
+    return with_kernel(function, *args)
+
+
+def _terms(x, y, row):
+    """Of an input, of a group with broadcasts and several types, of reshaped and of few terms."""
+    return [x, jax.numpy.where(x < y, (x * y - row).reshape(x.shape), 1.5) + (y > 0)]
+
+
+#: Around the sizes of vectors, of blocks, of long rows (2**15), steps of 8 and 8192 columns.
+SUM_SHAPES = [
+    *[((1,), 0), ((17,), 0), ((7, 64), 1), ((5, 1000), 1), ((3, 40_000), 1), ((70_001,), 0)],
+    *[((9, 5), 0), ((65, 130), 0), ((1000, 31), 0), ((20, 3, 4100), 0), ((4, 70, 9), 1)],
+    *[((2, 9000, 3), 1), ((40, 33, 2), (0, 1)), ((6, 5, 4, 3), (1, 2)), ((9, 8, 7), (0, 1, 2))],
+]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("shape", "axes"), SUM_SHAPES, ids=str)
+def test_sums_of_computed_terms(shape, axes, reduction):
+    n = int(np.prod(shape))
+    x, y, row = (floats(m, i).reshape(s) for i, (m, s) in enumerate([(n, shape)] * 2 + [(1, ())]))
+    row = row if len(shape) == 1 else floats(shape[-1], 3)
+
+    def sums(x, y, row):
+        return [REDUCTIONS[reduction](terms, axes) for terms in _terms(x, y, row)]
+
+    expected = without_kernel(sums, x, y, row)
+    for name in each_instruction_set():
+        assert_same_bits(_sums(sums, x, y, row, fused=2), expected, name)
+
+
+@pytest.mark.parametrize("axes", [0, 1, (0, 1)])
+def test_large_sums_of_computed_terms(axes):
+    shape = (1030, 600)
+    assert np.prod(shape) > library.LARGE
+    x, row = normal(618_000, 1).reshape(shape), floats(600, 2)
+    x.flat[:: 1 << 12] = floats(151, 3)
+
+    def moments(x, row):
+        centered = x - row
+        return x.sum(axes), (centered**2).sum(axes), centered.sum(axes), x.max(axes), x.min(axes)
+
+    expected = without_kernel(moments, x, row)
+    for name in each_instruction_set():
+        assert_same_bits(_sums(moments, x, row, fused=5), expected, name)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_extrema(largest):
+    """Of what no group makes, with NaNs, infinities, zeros of both signs, and of few elements."""
+
+    def extrema(x):
+        turned = lax.rev(x, (0, 1, 2))
+        return [
+            (jax.numpy.max if largest else jax.numpy.min)(turned, axes)
+            for axes in (0, 1, 2, (0, 1), (1, 2), (0, 2), (0, 1, 2), ())
+        ]
+
+    for shape in ((2, 3, 5), (33, 4, 70), (3, 600, 17), (1, 1, 40_000)):
+        for x in (floats(int(np.prod(shape)), 1), normal(int(np.prod(shape)), 2)):
+            x = x.reshape(shape)
+            text = repjax.reproducible(lambda x: extrema(x)).lower(x).as_text()
+            assert text.count(SUM_KERNEL) >= 5
+            expected = without_kernel(extrema, x)
+            for name in each_instruction_set():
+                assert_same_bits(with_kernel(extrema, x), expected, name)
+    x = np.ones((5, 0, 2), np.float32)
+    assert repjax.reproducible(lambda x: lax.reduce_max(x, (0,)))(x).shape == (0, 2)
+    assert (repjax.reproducible(lambda x: lax.reduce_max(x, (1,)))(x) == -np.inf).all()
+
+
+def test_a_wrong_extremum_is_caught(monkeypatch):
+    x = normal(3000, 1).reshape(30, 100)
+    expected = without_kernel(lambda x: x.max(1), x)
+    monkeypatch.setattr(kernel, "accumulation_of", lambda equation: "min")
+    assert not same_bits(_sums(lambda x: x.max(1), x, fused=1), expected)
+
+
+def test_which_terms_are_computed_as_they_are_added():
+    x = floats(600, 1).reshape(20, 30)
+    large = np.ones((library.LARGE // 100, 101), np.float32)
+    # Terms that others need are in the cache, but not those of a large array.
+    _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), x, fused=0)
+    _sums(lambda x: ((y := x * 2 - 1) * 3, y.sum()), large, fused=1)
+    _sums(lambda x: ((y := lax.exp(x)) * 3, y.sum()), large, fused=0)
+    _sums(lambda x: lax.exp(x).sum(0), large, fused=1)
+    # XLA adds what it makes, and what is transposed.
+    for terms in (lax.sin, lambda x: x.T * 2, lambda x: lax.sin(x) + 1):
+        plan = repjax.reproducible(lambda x, terms=terms: terms(x).sum(0)).lower(large)
+        assert SUM_KERNEL not in plan.as_text()
+
+
+def test_another_order_of_computed_terms_is_caught(monkeypatch):
+    x, y = normal(3000, 1).reshape(3, 1000), normal(3000, 2).reshape(3, 1000)
+
+    def sums(x, y):
+        return (x * y).sum(1)
+
+    expected = without_kernel(sums, x, y)
+    call = kernel.call_kernel
+
+    def reordered(*xs, **options):  # not turned or rolled: that changes nothing
+        xs = (x.reshape(3, 10, 100).swapaxes(1, 2).reshape(3, 1000) for x in xs)
+        return call(*xs, **options)
+
+    monkeypatch.setattr(kernel, "call_kernel", reordered)
+    assert not same_bits(_sums(sums, x, y, fused=1), expected)
+
+
+def test_batches_of_computed_terms():
+    def program(x, y):
+        return (x * y).sum(0), x.sum()
+
+    x, y = floats(1200, 1).reshape(4, 15, 20), floats(20, 2)
+    function = repjax.reproducible(program)
+    actual = jax.jit(jax.vmap(function, in_axes=(0, None)))(x, y)
+    rows = [function(row, y) for row in x]
+    assert_same_bits(actual, jax.tree.map(lambda *xs: np.stack(xs), *rows))
+
+
+# --- programs -------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_group_is_not_in_it():
+    def normalized(x):
+        centered = x - x.mean(0)
+        return centered * lax.rsqrt((centered**2).mean(0) + 1e-5), centered
+
+    x = floats(600, 1).reshape(20, 30)
+    assert_same_bits(with_kernel(normalized, x), without_kernel(normalized, x))
+
+
+def test_one_call_for_an_optimizer_step():
+    def adam(p, g, m, v):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        return p - 0.01 * (m / 0.1) / (lax.sqrt(v / 0.001) + 1e-8), m, v
+
+    arrays = [floats(640, i).reshape(20, 32) for i in range(4)]
+    assert_same_bits(with_kernel(adam, *arrays, calls=1), without_kernel(adam, *arrays))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed):
+    arrays = floats(120, seed).reshape(8, 15), floats(15, seed + 1), floats(8, seed + 2)[:, None]
+    program = random_groups(seed)
+    assert_same_bits(with_kernel(program, *arrays), without_kernel(program, *arrays))
+
+
+def test_control_flow():
+    """The bodies of loops and branches have groups of their own."""
+
+    def program(x, count):
+        x, ys = lax.scan(lambda c, _: (c * 1.5 - c**2, c + 1), x, length=3)
+        x = lax.while_loop(lambda s: s[1] < count, lambda s: (s[0] * 0.5 + 1, s[1] + 1), (x, 0))[0]
+        # The call's operands are in the order of the state (it would not end, see _kernel).
+        x = lax.while_loop(lambda s: s[0] < count, lambda s: (s[0] + 1, s[1] * 0.7 + 1), (0, x))[1]
+        x = lax.cond(count > 2, lambda x: x * 3 - 1, lambda x: -x / 3, x)
+        return jax.checkpoint(lambda x: x * x + ys)(x)
+
+    x = floats(33, 1)
+    assert_same_bits(with_kernel(program, x, 4), without_kernel(program, x, 4))
+    text = repjax.reproducible(program).lower(x, 4).as_text()
+    assert text.count(KERNEL) >= 6
+
+
+def test_batches():
+    def program(x, y):
+        return x * y + 1.5, (x - y).sum(0)
+
+    x, y = floats(60, 1).reshape(4, 15), floats(15, 2)
+    function = repjax.reproducible(program)
+    lowered = jax.jit(jax.vmap(function, in_axes=(0, None))).lower(x, y)
+    assert KERNEL in lowered.as_text()
+    actual = lowered.compile()(x, y)
+    rows = [function(row, y) for row in x]
+    assert_same_bits(actual, jax.tree.map(lambda *xs: np.stack(xs), *rows))
+
+
+def test_order_of_effects(capfd):
+    def program(x):
+        y = x * 2
+        jax.debug.print("first {}", y[0], ordered=True)
+        z = lax.exp(y).sum()
+        jax.debug.print("second {}", z, ordered=True)
+        jax.debug.print("third {}", x[1] * 2, ordered=True)
+        return y + z
+
+    with_kernel(program, np.zeros(5, np.float32))
+    jax.effects_barrier()
+    words = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+    assert words == ["first", "second", "third"]
+
+
+def test_large_arrays_are_left_to_xla():
+    x = np.ones(4 * library.LARGE + 1, np.float32)
+    with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
+    with_kernel(lambda x: lax.exp(x) + 1, x, calls=1)  # but for elementary functions
+    with_kernel(lambda x: x * 1.5 + 1, x[: library.LARGE + 1], calls=1)
+    with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: library.LARGE + 1], calls=0)
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_on_a_mesh(kind):
+    def program(x):
+        return x * 1.5 + 1
+
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(kind,))
+    x = jax.device_put(floats(64, 1), jax.NamedSharding(mesh, jax.P("i")))
+    assert_same_bits(with_kernel(program, x, calls=1), without_kernel(program, x))
+
+
+def test_without_jit():
+    def program(x):
+        return x * 1.5 + lax.exp(x)
+
+    x = floats(33, 1)
+    expected = without_kernel(program, x)
+    with jax.disable_jit():
+        assert_same_bits(repjax.reproducible(program)(x), expected)

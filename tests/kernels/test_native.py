@@ -1,0 +1,247 @@
+"""The C++ kernels: their blocks and threads change nothing, and they are optional.
+
+That contractions are what the contract says, with each instruction set, is in test_products.py.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import hashlib
+import pathlib
+import shutil
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import repjax
+from helpers.instruction_sets import each_instruction_set
+from helpers.products import (
+    BODIES,
+    DATA,
+    MATRIX,
+    assert_same_bits,
+    implementations,
+    run,
+    with_gradients,
+)
+from repjax.primitives.core import canonical
+from repjax.primitives.cpu import library
+from repjax.primitives.cpu import sources as native_sources
+from repjax.primitives.cpu import sums as kernel
+from repjax.primitives.operations.reductions import sums
+
+needs_kernel = pytest.mark.skipif(
+    not library.instruction_sets(), reason="the kernel was not compiled: no C++ compiler here"
+)
+
+# Around the sizes of tiles (up to 12 by 64), of packed panels, and of blocks (256 terms, 512
+# columns), and large enough for several threads.
+MATRICES = [
+    (1, 1000, 1),
+    (1, 1000, 3),
+    (3, 1000, 1),
+    (12, 256, 64),
+    (13, 257, 65),
+    (97, 300, 515),
+    (700, 5, 9),
+    (9, 5, 1100),
+    (23, 511, 47),
+    (128, 64, 128),
+    (37, 1030, 130),
+]
+#: Of A[m, k] and B[k, n], which are stored transposed.
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+@needs_kernel
+@pytest.mark.parametrize("shape", MATRICES)
+def test_blocks(shape):
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    for data in ("normal", "underflowing", "ties", "any_bits"):
+        lhs, rhs = DATA[data](rng, (m, k)), DATA[data](rng, (k, n))
+        expected = run(BODIES[0], lhs, rhs, dimension_numbers=MATRIX)
+        for dot_general, _ in implementations():
+            for flip_lhs, flip_rhs in LAYOUTS:
+                numbers = (((1 - flip_lhs,), (0 + flip_rhs,)), ((), ()))
+                stored = lhs.T if flip_lhs else lhs, rhs.T if flip_rhs else rhs
+                actual = run(dot_general, *stored, dimension_numbers=numbers)
+                assert_same_bits(actual, expected)
+
+
+@needs_kernel
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])
+def test_blocks_of_convolutions(layout, stride):
+    """The gradients of strided ones have holes, which meet finite and other numbers."""
+    rng = np.random.default_rng(stride)
+    sizes = {"N": 3, "C": 5, "O": 70, "I": 5}
+    shapes = [
+        tuple({**sizes, "H": height, "W": width}[c] for c in spec)
+        for spec, height, width in zip(layout[:2], (19, 3), (14, 4), strict=True)
+    ]
+    options = {"dimension_numbers": layout, "window_strides": (stride,) * 2, "padding": "SAME"}
+    for *operands, parameters in with_gradients(*shapes, **options):
+        for data in ("normal", "underflowing", "any_bits"):
+            lhs, rhs = (DATA[data](rng, shape) for shape in operands)
+            expected = run(BODIES[1], lhs, rhs, **parameters)
+            for _, convolve in implementations():
+                assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
+
+
+# Around the sizes of vectors, of steps of eight and of 64 rows, and of blocks (512 columns,
+# 32,768 elements of a row); several threads.
+SUMS = [
+    *(((n,), (0,)) for n in (1, 2, 3, 7, 16, 33, 127, 1000, 4097, 70001, 300000)),
+    *(((rows, n), (1,)) for rows, n in ((5, 64), (100, 129), (1000, 3), (4, 100000))),
+    *(((n, columns), (0,)) for n, columns in ((64, 120), (65, 700), (128, 9), (1000, 3))),
+    ((8, 16, 16, 16), (0, 1, 2)),
+    ((3, 150, 600), (1,)),
+    ((2, 129, 5), (0, 2)),
+    ((3, 0, 4), (0,)),
+    ((3, 0, 4), (1,)),
+    ((3, 3), ()),
+]
+
+
+@needs_kernel
+@pytest.mark.parametrize("accumulation", ["pairwise", "sequential"])
+@pytest.mark.parametrize("data", ["normal", "underflowing", "any_bits"])
+def test_sums(data, accumulation):
+    def canonical_sum(body, x, **parameters):
+        return canonical.canonicalize(body(canonical.canonicalize(x), **parameters))
+
+    for shape, axes in SUMS:
+        x = DATA[data](np.random.default_rng(1), shape)
+        parameters = {"axes": axes, "accumulation": accumulation}
+        expected = run(partial(canonical_sum, sums.reduce_sum_body), x, **parameters)
+        for _ in each_instruction_set():
+            actual = run(partial(canonical_sum, kernel._sum), x, **parameters)
+            assert_same_bits(actual, expected)
+
+
+def test_sums_that_are_too_large_for_the_kernel():
+    x = DATA["normal"](np.random.default_rng(1), (library.LARGE // 512 + 1, 512))
+    for axes in ((0,), (1,), (0, 1)):
+        expected = run(sums.reduce_sum_body, x, axes=axes, accumulation="pairwise")
+        assert_same_bits(repjax.lax.reduce_sum(x, axes), expected)
+
+
+@needs_kernel
+def test_the_order_of_sums_matters():
+    """So that the test above can fail."""
+    x = DATA["normal"](np.random.default_rng(1), (1000,))
+    results = {
+        run(kernel._sum, x, axes=(0,), accumulation=order).item()
+        for order in ("pairwise", "sequential")
+    }
+    assert len(results) == 2
+
+
+@needs_kernel
+def test_the_primitives_use_it():
+    x = np.ones((3, 3), np.float32)
+    text = jax.jit(repjax.reproducible(lambda x: (x @ x).sum())).lower(x).as_text()
+    assert ("custom_call @repjax_product" in text) == library.available()
+    assert ("custom_call @repjax_reduce_sum" in text) == library.available()
+
+
+@pytest.fixture
+def loading(monkeypatch):
+    """The kernel is loaded again, from a changed place and with a changed environment."""
+
+    def clear():
+        library._load.cache_clear()
+        library.in_use.cache_clear()
+
+    clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    clear()
+    library.in_use()
+
+
+def test_what_was_compiled_is_loaded():
+    """Otherwise the tests of the kernels would be skipped without a word."""
+    assert library.instruction_sets() or not library._LIBRARY.exists(), library._load()
+
+
+def test_without_a_compiled_kernel(loading, tmp_path):
+    loading.setattr(library, "_LIBRARY", tmp_path / "nothing")
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    assert library.in_use() == (None, "it was not compiled when repjax was installed")
+    assert not library.available()
+    assert repjax.info()["cpu products"].startswith("XLA: it was not compiled")
+
+
+def _warned_once(reason):
+    """That the kernel is not used, why, and that this is said once."""
+    with pytest.warns(UserWarning, match="does without its C\\+\\+ kernel") as caught:
+        for _ in range(2):
+            name, received = library.in_use()
+            assert not library.available() and not library.instruction_sets()
+    assert name is None and reason in received
+    assert len(caught) == 1 and received in str(caught[0].message)
+    assert repjax.info()["cpu products"] == f"XLA: {received}"
+
+
+def test_a_broken_kernel(loading, tmp_path):
+    path = tmp_path / "_native.so"
+    path.write_bytes(b"\x7fELF, cut short")
+    loading.setattr(library, "_LIBRARY", path)
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    _warned_once("it cannot be loaded: ")
+
+
+@needs_kernel
+def test_a_kernel_of_other_sources(loading, tmp_path):
+    """Whatever is different about them, and wherever they are."""
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    sources = tmp_path / "native"
+    shutil.copytree(library._SOURCES, sources)
+    loading.setattr(library, "_SOURCES", sources)
+    assert library.in_use()[0]  # in another place
+    x = np.float32([[1e-3, 7.0, 3.0]])
+    expected = repjax.reproducible(lambda x: x @ x.T)(x)
+    header = sources / "floats-inl.h"
+    text = header.read_text()
+    for change in (
+        lambda: header.write_text(text + "// one line more\n"),
+        lambda: (header.write_text(text), header.rename(sources / "float.h")),
+        lambda: (sources / "float.h").unlink(),
+        lambda: shutil.rmtree(sources),
+    ):
+        change()
+        library._load.cache_clear()
+        library.in_use.cache_clear()
+        _warned_once("it was compiled from other sources: expected ")
+        assert_same_bits(repjax.reproducible(lambda x: x @ x.T)(x), expected)
+
+
+def test_a_kernel_without_a_digest(loading):
+    """As of a version before there were any."""
+    loading.setattr(library, "_LIBRARY", pathlib.Path(_ctypes.__file__))
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    _warned_once("received a kernel without a digest of its sources; install repjax again")
+
+
+def test_the_digest_is_of_names_and_contents(tmp_path):
+    assert native_sources.digest(tmp_path) is None
+    (tmp_path / "a.cc").write_bytes(b"int x;")
+    (tmp_path / "b.h").write_bytes(b"int y;")
+    (tmp_path / "b.o").write_bytes(b"")  # no source
+    text = b"a.cc\n6\nint x;b.h\n6\nint y;"
+    assert native_sources.digest(tmp_path) == hashlib.sha256(text).hexdigest()
+
+
+def test_switched_off(loading):
+    loading.setenv("REPJAX_NATIVE", "off")
+    assert repjax.info()["cpu products"] == "XLA: REPJAX_NATIVE is off"
+
+
+def test_unknown_instruction_set(loading):
+    loading.setenv("REPJAX_NATIVE", "AVX1024")
+    with pytest.raises(ValueError, match=r"expected off.*, received 'AVX1024'"):
+        library.in_use()

@@ -1,0 +1,249 @@
+"""``repjax compare``: the criteria of Chen et al. 2022, the first difference, the variability."""
+
+from __future__ import annotations
+
+import fractions
+import html.parser
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from repjax.verify import Run, RunError, compare, comparison, icse22, read_run
+
+LABELS = np.arange(40) % 4
+PREDICTIONS = np.where(np.arange(40) % 5 == 0, (LABELS + 1) % 4, LABELS)
+
+
+def write(path, change: str = "", *, epochs: int = 3, steps: int = 4):
+    """A run with something changed."""
+    weights = {"a": {"w": np.linspace(1, 2, 12, dtype=np.float32)}, "b": np.zeros(3, np.float32)}
+    predictions, logits = (
+        PREDICTIONS.copy(),
+        np.linspace(-1, 1, 80, dtype=np.float32).reshape(40, 2),
+    )
+    if change == "prediction":
+        predictions[7] = (LABELS[7] + 1) % 4
+    if change == "classes":  # one more of class 1 is right, and one fewer of class 2
+        predictions[5], predictions[2] = LABELS[5], (LABELS[2] + 1) % 4
+    if change == "logits":
+        logits[3, 1] = np.nextafter(logits[3, 1], np.float32(9))
+    with Run(path) as run:
+        for n in range(steps):
+            weights = jax.tree.map(lambda x: x * np.float32(0.75), weights)
+            if change == "weight" and n == 2:
+                weights["a"]["w"][5] = np.nextafter(weights["a"]["w"][5], np.float32(9))
+            run.step(n, params=weights, batch=np.arange(n))
+        for n in range(epochs):
+            loss = np.float32(1) / np.float32(n + 1)
+            run.epoch(np.nextafter(loss, np.float32(0)) if change == "loss" and n == 2 else loss)
+        run.evaluate(LABELS, predictions, logits)
+        run.finish(weights)
+    return read_run(path)
+
+
+@pytest.fixture
+def base(tmp_path):
+    return write(tmp_path / "base")
+
+
+def names(findings) -> list[str]:
+    return [x.name for x in findings if not x.same]
+
+
+def test_the_same(base, tmp_path):
+    found = compare(base, write(tmp_path / "same"))
+    assert found.verdict == "identical bits" and found.same and not found.place
+    assert not found.variability and len(found.criteria) == 6
+
+
+@pytest.mark.parametrize(
+    "change, options, criteria, place",
+    [
+        ("loss", {}, ["loss of every epoch"], ""),
+        ("prediction", {}, ["overall accuracy", "accuracy of each class", "every prediction"], ""),
+        ("classes", {}, ["accuracy of each class", "every prediction"], ""),
+        ("", {"epochs": 4}, ["number of epochs"], ""),
+        ("weight", {}, [], "step 2, params: a/w"),
+        ("logits", {}, [], ""),
+        ("", {"steps": 5}, [], ""),
+    ],
+    ids=["loss", "prediction", "classes", "epoch", "weight", "logits", "step"],
+)
+def test_planted_differences_are_named(change, options, criteria, place, base, tmp_path):
+    found = compare(base, write(tmp_path / "other", change, **options))
+    assert names(found.criteria) == criteria and found.place == place
+    assert not found.same
+    assert found.verdict == ("different" if criteria else "identical by the criteria")
+    text = comparison.text(found)
+    assert f"verdict: {found.verdict}" in text and all(name in text for name in criteria)
+    assert place in text
+
+
+def test_what_differs_is_said(base, tmp_path):
+    found = compare(base, write(tmp_path / "other", "classes"))
+    by_name = {x.name: x for x in found.criteria}
+    assert by_name["overall accuracy"].first == "32/40"
+    assert by_name["accuracy of each class"].first == "1: 8/10, 2: 8/10"
+    assert by_name["accuracy of each class"].second == "1: 9/10, 2: 7/10"
+    assert "2 of 40, the first is instance 2" in by_name["every prediction"].difference
+    found = compare(base, write(tmp_path / "third", "weight"))
+    (variability,) = found.variability
+    assert (variability.name, variability.differ, variability.elements) == ("final a/w", 1, 12)
+
+
+def test_equal_nans_are_equal_and_zeros_of_two_signs_are_not(tmp_path):
+    def regression(name, values):
+        with Run(tmp_path / name) as run:
+            run.epoch(np.float32(values[0]))
+            run.evaluate(np.zeros(2, np.float32), np.array(values, np.float32))
+        return read_run(tmp_path / name)
+
+    nan = regression("nan", [np.nan, 1]), regression("nan again", [np.nan, 1])
+    assert compare(*nan).same
+    zero = compare(regression("+0", [0.0, 1]), regression("-0", [-0.0, 1]))
+    assert names(zero.criteria) == ["every prediction", "loss of every epoch"]
+    error = compare(regression("1", [1, 2]), regression("2", [2, 1]))  # equal in the mean
+    assert names(error.criteria) == ["every prediction", "loss of every epoch"]
+    assert "mean absolute error" in [x.name for x in error.criteria]
+    assert "was interrupted" in comparison.text(error)
+
+
+def test_the_mean_absolute_error_is_exact(tmp_path):
+    """Of numbers whose float32 and float64 sums lose the small ones."""
+    labels, large = np.zeros(4), np.array([2.0**60, 1, 2.0**-30, 3])
+    with Run(tmp_path / "a") as run:
+        run.evaluate(labels, large)
+    with Run(tmp_path / "b") as run:
+        run.evaluate(labels, large + np.array([0, 0, 2.0**-50, 0]))
+    found = compare(read_run(tmp_path / "a"), read_run(tmp_path / "b"))
+    assert "mean absolute error" in names(found.criteria)
+    (evaluation,) = read_run(tmp_path / "a").evaluations
+    exact = (fractions.Fraction(2) ** 60 + 4 + fractions.Fraction(1, 2**30)) / 4
+    assert comparison._mean_absolute_error(evaluation) == exact
+
+
+def test_runs_without_anything_in_common(tmp_path):
+    for name in "ab":
+        Run(tmp_path / name).close()
+    with pytest.raises(RunError, match="expected runs that logged"):
+        compare(read_run(tmp_path / "a"), read_run(tmp_path / "b"))
+
+
+# --- variability ------------------------------------------------------------------------
+
+
+def test_variability_by_its_definition():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(7, 9)).astype(np.float32)
+    b = np.where(rng.random(a.shape) < 0.3, np.nextafter(a, np.float32(9)), a)
+    found = comparison.variability("it", a, b)
+    terms = [
+        abs(fractions.Fraction(float(x)) - fractions.Fraction(float(y)))
+        / abs(fractions.Fraction(float(x)))
+        for x, y in zip(a.ravel(), b.ravel(), strict=True)
+    ]
+    assert abs(fractions.Fraction(found.vermv) - sum(terms) / 63) < fractions.Fraction(1, 2**80)
+    assert found.vc == fractions.Fraction(int((a != b).sum()), 63) and found.undefined == 0
+
+
+def test_conventions_of_variability():
+    a = np.array([0, 0, np.nan, np.nan, 1, -1, np.inf, 2], np.float32)
+    b = np.array([-0.0, 1, np.nan, 1, np.inf, 1, np.inf, 2], np.float32)
+    found = comparison.variability("it", a, b)
+    assert (found.elements, found.differ, found.undefined, found.signs) == (8, 5, 4, 2)
+    assert found.vermv == 2 / 4  # of -1 and 1, among the equal and the defined ones
+    assert comparison.vs(2.0, 3.0) == -0.5 and comparison.vs(2.0, -2.0) == 0.0
+    assert comparison.vs(0.0, 0.0) == 0.0 and comparison.vs(np.nan, np.nan) == 0.0
+    assert comparison.vs(0.0, 1.0) is None and comparison.vs(1.0, np.inf) is None
+
+
+# --- files of Chen et al. ----------------------------------------------------------------
+
+RESULTS = "overall_acc,0.75\nloss,[1.5, 0.1]\ntime,[3.25, 3.5]\n0,0.5\n1,1.0\n0\n1\n1\n0\n"
+
+
+def test_result_files_of_the_paper(tmp_path):
+    changes = {
+        "same": ("3.25", "99.0"),  # training time is no criterion
+        "loss of every epoch": ("0.1]", "0.10000000000000002]"),
+        "number of epochs": ("0.1]", "0.1, 0.05]"),
+        "overall accuracy": ("0.75", "0.5"),
+        "accuracy of each class": ("1,1.0", "1,0.5"),
+        "every prediction": ("\n1\n0\n", "\n0\n0\n"),
+    }
+    (tmp_path / "a").write_text(RESULTS)
+    for name, change in changes.items():
+        (tmp_path / "b").write_text(RESULTS.replace(*change))
+        found = compare(icse22.read(tmp_path / "a"), icse22.read(tmp_path / "b"))
+        assert names(found.criteria) == ([] if name == "same" else [name])
+        assert found.same == (name == "same")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", RESULTS[:30], RESULTS.replace("[1.5", "[x"), RESULTS.replace("0.75", "much"), "\n0\n"],
+)
+def test_other_files_are_refused(text, tmp_path):
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(RunError, match=r"Chen et al\. 2022"):
+        icse22.read(tmp_path / "a")
+
+
+# --- the command ------------------------------------------------------------------------
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "repjax", "compare", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+
+
+class _Tags(html.parser.HTMLParser):
+    """The tags that are open; and what is loaded from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_command(base, tmp_path):
+    write(tmp_path / "same")
+    write(tmp_path / "other", "weight")
+    same = command(tmp_path / "base", tmp_path / "same")
+    assert same.returncode == 0 and "verdict: identical bits" in same.stdout
+    files = tmp_path / "c.json", tmp_path / "c.html"
+    result = command(tmp_path / "base", tmp_path / "other", "--json", files[0], "--html", files[1])
+    assert result.returncode == 1 and "step 2, params: a/w" in result.stdout
+    content = json.loads(files[0].read_text())
+    assert content["place"] == "step 2, params: a/w" and content["version"] == 1
+    tags = _Tags()
+    tags.feed(files[1].read_text())
+    assert tags.open == [] and tags.links == [] and "a/w" in files[1].read_text()
+
+
+def test_requests_that_cannot_be_met(base, tmp_path):
+    for arguments in (
+        (tmp_path / "base", tmp_path / "nothing"),
+        (tmp_path / "base", tmp_path / "base", "--format", "icse22"),
+        (tmp_path / "base", tmp_path / "base", "--json", tmp_path / "no" / "folder"),
+    ):
+        result = command(*arguments)
+        assert result.returncode == 2 and result.stderr.startswith("repjax compare: ")
+        assert len(result.stderr.splitlines()) == 1
+    assert command(tmp_path / "base").returncode == 2
+    assert "example:" in command("--help").stdout
