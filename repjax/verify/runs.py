@@ -6,15 +6,12 @@ A run is a directory with a log and, beside it, arrays::
     evaluation-0.npz       labels, predictions and logits of the first evaluation, and so on
     params.npz             the final parameters
 
-**Format 1.**  A line is the seal, a space, and a record as JSON.  The seal is the SHA-256, in
-hexadecimal digits, of the seal of the line before (of the first line: of 64 zeros), a newline, and
-the record's bytes.  So no line can be changed, taken out or moved.  The first record says what the
+**Format 1.**  The log is a sealed log (:mod:`repjax.verify.logs`).  Its first record says what the
 directory is; further kinds of records are ``step``, ``epoch``, ``evaluation`` and ``finish``.  The
 arrays are checkpoints (:mod:`repjax.checkpoint`), whose digests stand in the log.
 
-A line is written by one call, after the arrays that it names.  So a process that is killed leaves a
-log whose last line may be cut short, and nothing else: readers leave that line out, and a run that
-is resumed writes over it.  ``finish`` waits until all of it is on the disk.
+A line is written after the arrays that it names.  A run that is resumed writes over a line that was
+cut short.  ``finish`` waits until all of it is on the disk.
 
 **Numbers** are stored as their bits: ``{"dtype": "float32", "bits": "3dcccccd"}``.  The digest of a
 tree is the SHA-256 of one line ``path digest`` for each leaf, in the order of their paths, and that
@@ -23,10 +20,8 @@ of a leaf is :func:`repjax.digest` of the leaf alone.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 from typing import Any
@@ -34,15 +29,12 @@ from typing import Any
 import numpy as np
 
 from repjax import checkpoint
+from repjax.verify import logs
 from repjax.verify.digest import digest, leaves, show
 from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
 LOG, PARAMS = "log.jsonl", "params.npz"
-#: Limits of what is read: bytes of a line and of the log, records, and depth of a record.
-MOST_BYTES_OF_A_LINE, MOST_BYTES = 1 << 26, 1 << 33
-MOST_RECORDS, MOST_DEPTH = 10_000_000, 16
-_FIRST_SEAL = "0" * 64
 
 
 class RunError(ValueError):
@@ -142,25 +134,29 @@ class Run:
                     f"{self.path}: expected no run, received one; choose another directory, or "
                     "give resume=True to go on with it"
                 )
-            records, self._seal, size = _read(log)
-            if records and records[-1]["kind"] == "finish":
+            found = _read(log)
+            if found.records and found.records[-1]["kind"] == "finish":
                 raise RunError(
                     f"{self.path}: expected a run to go on with, received a finished one"
                 )
             self._file = open(log, "r+b", buffering=0)  # noqa: SIM115
-            self._file.truncate(size)
-            self._file.seek(size)
-            self._again = records[1:]
+            self._file.truncate(found.size)
+            self._file.seek(found.size)
+            self._log = logs.Writer(self._file, found.seal)
+            self._again = found.records[1:]
             return
         self.path.mkdir(parents=True, exist_ok=True)
         if any(self.path.iterdir()):
             raise RunError(f"{self.path}: expected no files, received a directory with some")
         about = {"format": FORMAT, "version": VERSION, "metadata": metadata}
         first = {"kind": "run", **about, "info": {k: str(v) for k, v in info().items()}}
-        _json(first)  # or nothing is begun
-        self._seal = _FIRST_SEAL
+        try:
+            logs.as_json(first)  # or nothing is begun
+        except logs.LogError as error:
+            raise RunError(f"Run: metadata: {error}") from error
         self._file = open(log, "xb", buffering=0)  # noqa: SIM115
-        self._write(first)
+        self._log = logs.Writer(self._file)
+        self._log.write(first)
 
     def __enter__(self) -> Run:
         return self
@@ -177,14 +173,14 @@ class Run:
         if type(n) is not int or n <= self._steps:
             raise RunError(f"Run.step: expected a step after {self._steps}, received {n!r}")
         found = {name: _digests(tree) for name, tree in trees.items()}
-        self._log({"kind": "step", "step": n, "trees": found})
+        self._add({"kind": "step", "step": n, "trees": found})
         self._steps = n
 
     def epoch(self, loss, **metrics) -> None:
         """Log the loss of the next epoch, and other numbers."""
         numbers = {name: dataclasses.asdict(Number.of(name, x)) for name, x in metrics.items()}
         loss = dataclasses.asdict(Number.of("the loss", loss))
-        self._log({"kind": "epoch", "epoch": self._epochs, "loss": loss, "metrics": numbers})
+        self._add({"kind": "epoch", "epoch": self._epochs, "loss": loss, "metrics": numbers})
         self._epochs += 1
 
     def evaluate(self, labels, predictions, logits=None) -> None:
@@ -218,11 +214,11 @@ class Run:
         record = {"kind": kind, "file": name, "digest": tree_digest(found), "leaves": found}
         if not self._again:
             checkpoint.save(self.path / name, tree)
-        self._log(record)
+        self._add(record)
 
-    def _log(self, record: dict[str, Any]) -> None:
+    def _add(self, record: dict[str, Any]) -> None:
         if not self._again:
-            self._write(record)
+            self._log.write(record)
             return
         expected = self._again.pop(0)
         if record != expected:
@@ -231,25 +227,6 @@ class Run:
                 f"{self.path}: expected to repeat {_name(expected)} of the run that was "
                 f"interrupted, received {_name(record)} {_difference(expected, record)}"
             )
-
-    def _write(self, record: dict[str, Any]) -> None:
-        text = _json(record)
-        seal = _seal(self._seal, text.encode())
-        self._file.write(f"{seal} {text}\n".encode())
-        self._seal = seal
-
-
-def _json(record) -> str:
-    try:
-        return json.dumps(record, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RunError(
-            f"Run: expected metadata that JSON holds without loss, received {error}"
-        ) from error
-
-
-def _seal(before: str, text: bytes) -> str:
-    return hashlib.sha256(before.encode() + b"\n" + text).hexdigest()
 
 
 def _name(record) -> str:
@@ -320,7 +297,7 @@ def read(path) -> Record:
     log = path / LOG
     if not log.is_file():
         raise RunError(f"{path}: expected a run directory, received nothing with a {LOG} in it")
-    records, _, _ = _read(log)
+    records = _read(log).records
     if not records:
         raise RunError(f"{path}: expected a run, received a log without a whole line")
     try:
@@ -370,52 +347,8 @@ def _arrays(path: pathlib.Path, record) -> dict[str, np.ndarray]:
     return found
 
 
-def _read(log: pathlib.Path) -> tuple[list[dict[str, Any]], str, int]:
-    """The records of a log, the seal of the last, and the bytes that whole lines take."""
-    size = log.stat().st_size
-    if size > MOST_BYTES:
-        raise RunError(f"{log}: expected at most {MOST_BYTES} bytes, received {size}")
-    records: list[dict[str, Any]] = []
-    seal, read = _FIRST_SEAL, 0
-    with open(log, "rb") as file:
-        while line := file.readline(MOST_BYTES_OF_A_LINE + 1):
-            if not line.endswith(b"\n"):
-                if len(line) > MOST_BYTES_OF_A_LINE:
-                    raise RunError(
-                        f"{log}: expected shorter lines than {MOST_BYTES_OF_A_LINE} bytes"
-                    )
-                break  # cut short when its process was killed
-            if len(records) >= MOST_RECORDS:
-                raise RunError(f"{log}: expected at most {MOST_RECORDS} records")
-            received, _, text = line[:-1].partition(b" ")
-            seal = _seal(seal, text)
-            if received != seal.encode():
-                raise RunError(
-                    f"{log}: expected the seal {seal} on line {len(records) + 1}, received "
-                    f"{received[:64]!r}: the file is no log of a run, or was changed after it was "
-                    "written; restore it from another copy"
-                )
-            records.append(_parsed(log, text, len(records) + 1))
-            read += len(line)
-    if records:
-        first = records[0]
-        if first.get("format") != FORMAT or first.get("version") != VERSION:
-            raise RunError(
-                f"{log}: expected {FORMAT}, version {VERSION}, received {first.get('format')!r}, "
-                f"version {first.get('version')!r}; read it with the release that wrote it"
-            )
-    return records, seal, read
-
-
-def _parsed(log, text: bytes, number: int) -> dict[str, Any]:
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(text)
-        if isinstance(record, dict) and "kind" in record and _depth(record) <= MOST_DEPTH:
-            return record
-    raise RunError(f"{log}: expected a record on line {number}, received {text[:40]!r}")
-
-
-def _depth(x) -> int:
-    if isinstance(x, dict):
-        x = x.values()
-    return 1 + max(map(_depth, x), default=0) if not isinstance(x, str | int | float | None) else 0
+def _read(log: pathlib.Path) -> logs.Log:
+    try:
+        return logs.read(log, FORMAT, VERSION)
+    except logs.LogError as error:
+        raise RunError(str(error)) from error

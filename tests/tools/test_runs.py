@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.bits import assert_same_bits
-from repjax.verify import Run, RunError, read_run, runs
+from repjax.verify import Run, RunError, logs, read_run, runs
 
 PARAMS = {
     "layer": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.float32(-0.0)}
@@ -224,10 +224,10 @@ def test_other_arrays_are_noticed(tmp_path):
 
 def _sealed(records) -> bytes:
     """A log of any records, with true seals."""
-    lines, seal = [], runs._FIRST_SEAL
+    lines, seal = [], logs.FIRST_SEAL
     for record in records:
         text = record if isinstance(record, bytes) else json.dumps(record).encode()
-        seal = runs._seal(seal, text)
+        seal = logs.next_seal(seal, text)
         lines.append(f"{seal} ".encode() + text + b"\n")
     return b"".join(lines)
 
@@ -259,7 +259,7 @@ def test_limits(tmp_path, monkeypatch):
     write(tmp_path / "run")
     for name, limit in (("MOST_BYTES", 100), ("MOST_BYTES_OF_A_LINE", 100), ("MOST_RECORDS", 2)):
         with monkeypatch.context() as patch:
-            patch.setattr(runs, name, limit)
+            patch.setattr(logs, name, limit)
             with pytest.raises(RunError, match="expected"):
                 read_run(tmp_path / "run")
 
