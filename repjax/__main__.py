@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from repjax.verify import comparison, conformance, prove
+from repjax.verify import bisection, comparison, conformance, prove, traces, training
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status (2: a request that cannot be met)."""
     parser = argparse.ArgumentParser(prog="repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    comparison.add_command(commands)
-    conformance.add_command(commands)
-    prove.add_command(commands)
+    for module in (comparison, training, traces, bisection, conformance, prove):
+        module.add_command(commands)
     parsed = parser.parse_args(arguments)
     return parsed.run(parsed)
 

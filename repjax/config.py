@@ -66,7 +66,7 @@ class State(NamedTuple):
     contraction: str
 
 
-def _state() -> State:
+def state() -> State:
     return State(is_enabled(), default_accumulation.value, default_contraction.value)
 
 
@@ -99,7 +99,7 @@ def enabled(
     """
     _check_bool("enabled", value)
     check_orders(accumulation, contraction)
-    current = _state()
+    current = state()
     wanted = State(value, accumulation or current.accumulation, contraction or current.contraction)
     _check_changeable("repjax.enabled", wanted, current)
     if value and trace_state_clean():
@@ -244,18 +244,18 @@ def _mark_traced() -> None:
     cls = jax.stages.Traced
     stock = {name: getattr(cls, name) for name in ("__init__", "lower", "__call__")}
 
-    def state():
-        return _state() if is_enabled() else None  # nothing depends on the orders then
+    def state_or_none():
+        return state() if is_enabled() else None  # nothing depends on the orders then
 
     @functools.wraps(stock["__init__"])
     def init(traced, *args, **kwargs):
         stock["__init__"](traced, *args, **kwargs)
-        _traced[traced] = state()
+        _traced[traced] = state_or_none()
 
     def checked(name):
         @functools.wraps(stock[name])
         def method(traced, *args, **kwargs):
-            before, now = _traced.get(traced), state()
+            before, now = _traced.get(traced), state_or_none()
             if before != now:
                 raise RuntimeError(
                     "repjax: expected a traced program to be lowered and called as it was traced, "

@@ -11,7 +11,7 @@ import jax
 
 from repjax import environment, rewrite
 from repjax.primitives.core.tables import check_orders, orders
-from repjax.tracing import trace
+from repjax.tracing import Written, as_written, named, trace
 
 _DIFFERENTIATED = (
     "repjax.reproducible: expected to be the outermost transformation, received a derivative "
@@ -113,6 +113,8 @@ def reproducible(
         def refuse(primals, tangents):
             raise TypeError(_DIFFERENTIATED)
 
+        if as_written.value:
+            sealed = named(sealed, Written(jaxpr, accumulation, contraction))
         return rebuild(sealed(*operands))
 
     return jax.jit(program, **jit_options)

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from repjax import config
+
+#: Whether calls of reproducible functions can be looked up by :func:`written_program`, for tools
+#: that look at each equation as it was written.  Part of the key of JAX's caches.
+as_written = jax.make_user_context(False)
+_NAME = "repjax_as_written"
+
+
+class Written(NamedTuple):
+    """A program before it was made reproducible, and the orders that it was given."""
+
+    jaxpr: Any
+    accumulation: str | None
+    contraction: str | None
+
+
+_written: list[Written] = []
 
 
 def trace(
@@ -45,3 +61,20 @@ def trace(
 
 def _is_operand(x) -> bool:
     return isinstance(x, (jax.Array, np.ndarray))
+
+
+def named(function: Callable[..., Any], program: Written) -> Callable[..., Any]:
+    """The function, as a call by itself by which :func:`written_program` finds the program."""
+
+    def call(*arrays):
+        return function(*arrays)
+
+    call.__name__ = f"{_NAME} {len(_written)}"
+    _written.append(program)
+    return jax.jit(call)
+
+
+def written_program(name: str) -> Written | None:
+    """The program of a call that :func:`named` made."""
+    first, _, number = name.partition(" ")
+    return _written[int(number)] if first == _NAME else None

@@ -1,19 +1,16 @@
 """What concerns all tests: which run where.
 
-==============================  ==========================================================
-tests                           run
-==============================  ==========================================================
-all others                      by ``pytest``, which is the README's test command, with the
-                                oldest JAX; with the newest; with the one in the middle
-of ``OF_ONE_VERSION``           not with the newest, nor the one in the middle: they hardly
-                                depend on JAX
-of ``NOT_IN_THE_MIDDLE``        not with the one in the middle, whose internals they do not
-                                need
-``SLOW``                        with the newest alone, and by ``pytest -m ""``: half of the
-                                time, for other data and settings of what the others test
-==============================  ==========================================================
+=======================  =============================================================
+tests                    run
+=======================  =============================================================
+all but ``SLOW``         by ``pytest``, the README's test command, with the oldest JAX
+but ``OF_ONE_VERSION``   with the newest JAX, too: the rest hardly depends on JAX
+of ``OF_INTERNALS``      with the one in the middle, too: they meet JAX's internals
+``SLOW``                 by ``pytest -m slow``: other data and settings of the same
+=======================  =============================================================
 
-``.ci/run`` runs all of these.
+``.ci/run`` runs all of these but the slow ones, for which there is a command of their own in
+docs/contributing.md.
 """
 
 from __future__ import annotations
@@ -23,17 +20,21 @@ import pytest
 # Their assertions say what was compared, as those of tests do.
 pytest.register_assert_rewrite("helpers")
 
-#: Tests are named by their file, without ``test_``, whatever folder it lies in.
-OF_ONE_VERSION = (
-    *("amx", "data", "digest", "elementary", "example", "fuzz", "gpu_benchmark", "native"),
-    *("eigen", "order_independent", "partition", "prove", "special", "two_arguments"),
-)
-NOT_IN_THE_MIDDLE = (
-    *("gpu_kernels", "groups", "halves", "integers", "lenet", "library", "linalg", "narrow"),
-    *("options", "ptx", "ptx_emulator", "repdl", "rows", "rows_on_cpu", "samplers", "scatter"),
-    *("window", "x64"),
-)
-#: Of tests by name, with all parameters or with those that are named.
+# Files are named without ``test_``, whatever folder they lie in; tests by their file and name, with
+# all parameters or with those that are named.
+OF_ONE_VERSION = {
+    *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
+    *("entropy", "example", "fuzz", "gpu_benchmark", "gpu_kernels", "halves", "linalg"),
+    *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
+    *("repdl", "rows", "runs", "samplers", "special", "structure", "two_arguments", "window"),
+    "conformance::test_another_instruction_set",
+    "settings::test_setting",
+}
+OF_INTERNALS = {
+    *("cotangents", "debugging", "export", "fourier", "nnx", "options", "random", "references"),
+    *("refusals", "rewrite", "rows_on_cpu", "switch"),
+    "settings::test_this_process",
+}
 SLOW = {
     "amx::test_in_emulation",
     "cotangents::test_the_order_of_uses_does_not_matter",
@@ -72,6 +73,7 @@ SLOW = {
     "settings::test_setting[AVX2-1-1]",
     "special::test_derivatives",
     "structure::test_wheel_holds_every_package",
+    "first_difference::test_two_settings",
     "x64::test_draws",
     "x64::test_training",
 }
@@ -79,14 +81,14 @@ SLOW = {
 LONG = ("test_settings.py::test_setting[", "test_structure.py::test_wheel", "test_halves.py::")
 
 
+MARKS = {"slow": SLOW, "of_one_version": OF_ONE_VERSION, "of_internals": OF_INTERNALS}
+
+
 def pytest_collection_modifyitems(items) -> None:
     for item in items:
         file = item.path.stem.removeprefix("test_")
         name = f"{file}::{item.name}"
-        if name in SLOW or name.partition("[")[0] in SLOW:
-            item.add_marker(pytest.mark.slow)
-        if file in OF_ONE_VERSION:
-            item.add_marker(pytest.mark.of_one_version)
-        if file in NOT_IN_THE_MIDDLE:
-            item.add_marker(pytest.mark.not_in_the_middle)
+        for mark, names in MARKS.items():
+            if not names.isdisjoint((file, name, name.partition("[")[0])):
+                item.add_marker(mark)
     items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))

@@ -177,7 +177,7 @@ def _criteria(first: runs.Record, second: runs.Record) -> Iterator[Finding]:
 
 def _evaluation(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
     if a.labels is not None and b.labels is not None:
-        same = _bits(a.labels) == _bits(b.labels)
+        same = bits(a.labels) == bits(b.labels)
         yield Finding("labels of the test data", same, *(digest(x.labels)[:17] for x in (a, b)))
     is_regression = any(x.predictions.dtype.kind not in "biu" for x in (a, b))
     yield from _errors(a, b) if is_regression else _accuracies(a, b)
@@ -185,7 +185,7 @@ def _evaluation(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
         shown = (f"{x.predictions.dtype}{list(x.predictions.shape)}" for x in (a, b))
         yield Finding("every prediction", False, *shown, "types or numbers differ")
         return
-    differ = np.flatnonzero(_differing(a.predictions, b.predictions))
+    differ = np.flatnonzero(differing(a.predictions, b.predictions))
     at = differ[0] if len(differ) else 0
     shown = [str(x.predictions[at]) if len(differ) else f"{x.predictions.size}" for x in (a, b)]
     difference = f"{len(differ)} of {a.predictions.size}, the first is instance {at}"
@@ -263,16 +263,40 @@ def _mean_absolute_error(x: runs.Evaluation) -> fractions.Fraction | None:
 # --- bits -------------------------------------------------------------------------------
 
 
-def _bits(x: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+def bits(x: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
     return x.dtype.name, x.shape, little_endian(x).tobytes()
 
 
-def _differing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def differing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Which elements of two arrays of one type differ in bits."""
     if a.size == 0:
         return np.zeros(a.shape, bool)
     words = [little_endian(x).reshape(a.size, -1) for x in (a, b)]
     return (words[0] != words[1]).any(1).reshape(a.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The first step of two runs with differing digests, of the leaves of a tree of this name."""
+
+    number: int
+    tree: str
+    leaves: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = ", ..." if len(self.leaves) > SHOWN else ""
+        return f"step {self.number}, {self.tree}: {', '.join(self.leaves[:SHOWN])}{more}"
+
+
+def first_step(first: runs.Record, second: runs.Record) -> Place | None:
+    """Where the digests of two runs part; None where those of common steps are equal."""
+    for n in sorted(first.steps.keys() & second.steps.keys()):
+        left, right = first.steps[n], second.steps[n]
+        for name in sorted(left.keys() | right.keys()):
+            a, b = left.get(name, {}), right.get(name, {})
+            if leaves := sorted(path for path in {*a, *b} if a.get(path) != b.get(path)):
+                return Place(n, name, tuple(leaves))
+    return None
 
 
 def _steps(first: runs.Record, second: runs.Record) -> tuple[list[Finding], str]:
@@ -283,26 +307,11 @@ def _steps(first: runs.Record, second: runs.Record) -> tuple[list[Finding], str]
     count = [str(len(run.steps)) for run in (first, second)]
     same = first.steps.keys() == second.steps.keys()
     found.append(Finding("steps that were logged", same, *count))
-    for n in sorted(first.steps.keys() & second.steps.keys()):
-        trees = first.steps[n], second.steps[n]
-        for name in sorted(trees[0].keys() | trees[1].keys()):
-            left, right = (of_run.get(name) for of_run in trees)
-            if left == right:
-                continue
-            shown = [runs.tree_digest(x)[:17] if x is not None else "none" for x in (left, right)]
-            leaves = sorted(
-                path
-                for path in {*(left or {}), *(right or {})}
-                if (left or {}).get(path) != (right or {}).get(path)
-            )
-            place = f"step {n}, {name}: {leaves[0]}"
-            names = ", ".join(leaves[:SHOWN]) + (", ..." if len(leaves) > SHOWN else "")
-            found.append(
-                Finding(
-                    "digests of steps", False, *shown, f"the first at step {n}, {name}: {names}"
-                )
-            )
-            return found, place
+    if place := first_step(first, second):
+        trees = (run.steps[place.number].get(place.tree) for run in (first, second))
+        shown = [runs.tree_digest(x)[:17] if x is not None else "none" for x in trees]
+        found.append(Finding("digests of steps", False, *shown, f"the first at {place}"))
+        return found, f"step {place.number}, {place.tree}: {place.leaves[0]}"
     shared = len(first.steps.keys() & second.steps.keys())
     found.append(Finding("digests of steps", True, *(f"{shared} steps",) * 2))
     return found, ""
@@ -325,7 +334,7 @@ def _arrays(first: runs.Record, second: runs.Record) -> Iterator[Finding]:
             only = ", ".join(sorted(names[0] ^ names[1])[:SHOWN])
             yield Finding("names of parameters", False, *(str(len(n)) for n in names), only)
     for name, a, b in _pairs(first, second):
-        yield Finding(name, _bits(a) == _bits(b), digest(a)[:17], digest(b)[:17])
+        yield Finding(name, bits(a) == bits(b), digest(a)[:17], digest(b)[:17])
 
 
 # --- variability ------------------------------------------------------------------------
@@ -342,7 +351,7 @@ def vs(a: float, b: float) -> float | None:
 
 def variability(name: str, a: np.ndarray, b: np.ndarray) -> Variability:
     """Of two arrays of one shape and type of floats."""
-    differ = _differing(a, b)
+    differ = differing(a, b)
     x, y = (np.asarray(v, np.float64)[differ] for v in (a, b))
     defined = np.isfinite(x) & np.isfinite(y) & (x != 0)
     with np.errstate(all="ignore"):
@@ -361,7 +370,7 @@ def variability(name: str, a: np.ndarray, b: np.ndarray) -> Variability:
 def _variabilities(first: runs.Record, second: runs.Record) -> Iterator[Variability]:
     for name, a, b in _pairs(first, second):
         is_float = a.dtype == b.dtype and a.dtype.kind in "fV"
-        if is_float and a.shape == b.shape and _bits(a) != _bits(b):
+        if is_float and a.shape == b.shape and bits(a) != bits(b):
             yield variability(name, a, b)
     losses = [[epoch.loss for epoch in run.epochs] for run in (first, second)]
     shared = min(map(len, losses))

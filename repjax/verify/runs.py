@@ -86,7 +86,7 @@ def tree_digest(tree: Tree) -> str:
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def _digests(tree) -> Tree:
+def digests(tree) -> Tree:
     return {
         show(leaf.path): digest(leaf.array) if leaf.dtype != "none" else digest(None)
         for leaf in leaves(tree)
@@ -172,7 +172,7 @@ class Run:
         """Log the digests of trees after step n: ``params``, ``batch``, ``key`` and so on."""
         if type(n) is not int or n <= self._steps:
             raise RunError(f"Run.step: expected a step after {self._steps}, received {n!r}")
-        found = {name: _digests(tree) for name, tree in trees.items()}
+        found = {name: digests(tree) for name, tree in trees.items()}
         self._add({"kind": "step", "step": n, "trees": found})
         self._steps = n
 
@@ -210,7 +210,7 @@ class Run:
         self.close()
 
     def _keep(self, kind: str, name: str, tree) -> None:
-        found = _digests(tree)
+        found = digests(tree)
         record = {"kind": kind, "file": name, "digest": tree_digest(found), "leaves": found}
         if not self._again:
             checkpoint.save(self.path / name, tree)

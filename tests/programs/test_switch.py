@@ -214,10 +214,10 @@ def test_the_state_does_not_change_inside_a_trace(change, trace):
     others = [None, {}] if same else [{}] if same is None else [None]
     for state in others:
         with _in_state(state):
-            before = config._state()
+            before = config.state()
             with pytest.raises(RuntimeError, match="outside of functions that JAX is tracing"):
                 TRACES[trace](function)
-            assert config._state() == before
+            assert config.state() == before
     with _in_state(same):  # what is there already
         TRACES[trace](function)
 
