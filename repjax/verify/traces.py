@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import source_info_util
+from jax.extend.core import jaxprs_in_params
 
 from repjax import checkpoint
 from repjax.verify import logs, scripts, settings, training, walk
@@ -103,11 +104,18 @@ def _value(x) -> Value:
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]", _digest(x)
 
 
-def _line(equation) -> str:
-    """File, line and function, the file without its folders: those of another machine differ."""
-    place = source_info_util.summarize(equation.source_info)
-    file, colon, rest = place.partition(":")
-    return f"{pathlib.PurePath(file).name}{colon}{rest}"
+def line(step: walk.Step) -> str:
+    """The user's file, line and function, the file without its folders: another machine has others.
+
+    Where JAX knows none of the equation, those of what it is in, or of what is in it.
+    """
+    inside = [e for jaxpr in jaxprs_in_params(step.equation.params) for e in jaxpr.eqns]
+    for equation in (step.equation, *reversed(step.within), *inside):
+        place = source_info_util.summarize(equation.source_info)
+        if place and "unknown" not in place:
+            file, colon, rest = place.partition(":")
+            return f"{pathlib.PurePath(file).name}{colon}{rest}"
+    return "an unknown line"
 
 
 def _parameters(equation) -> str:
@@ -121,7 +129,7 @@ def describe(step: walk.Step) -> Equation:
     return Equation(
         step.place,
         step.equation.primitive.name,
-        _line(step.equation),
+        line(step),
         _parameters(step.equation),
         tuple(map(_value, step.operands)),
         tuple(map(_value, step.results)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,12 +64,14 @@ class Step:
       place: its number in the program, or in an iteration or branch: ``14[3].2`` is equation 2 of
         iteration 3 of the loop that is equation 14.
       equation: of the jaxpr.
+      within: the calls, loops and branches that it is in, from the outermost.
       operands, results: arrays.
       orders: those of sums and products, where repjax computes it, else None.
     """
 
     place: str
     equation: Any
+    within: tuple[Any, ...]
     operands: list[Any]
     results: list[Any]
     orders: tuple[str, str] | None
@@ -179,6 +182,7 @@ class _Walk:
 
     def __init__(self, opens: bool = True):
         self.opens = opens  # loops and branches
+        self.within: tuple[Any, ...] = ()
         self.orders: tuple[str | None, str | None] | None = None
 
     def _state(self):
@@ -210,20 +214,29 @@ class _Walk:
 
     def equation(self, equation, operands, place: str):
         """Steps of one equation, and of those in it."""
-        name, params = equation.primitive.name, equation.params
-        if name in _CALLS:
-            return (yield from self.call(params, params[_CALLS[name]], operands, place))
-        if self.opens and name in ("scan", "while", "cond") and _can_be_opened(params):
-            opened = {"scan": self.scan, "while": self.loop, "cond": self.branch}[name]
-            return (yield from opened(params, operands, place))
+        if (opened := self.opened(equation)) is not None:
+            outer, self.within = self.within, (*self.within, equation)
+            try:
+                return (yield from opened(equation.params, operands, place))
+            finally:
+                self.within = outer
         with self._state():
             results = bind(equation, operands)
             state = config.state()
         orders = (state.accumulation, state.contraction) if state.enabled else None
-        yield Step(place, equation, operands, results, orders)
+        yield Step(place, equation, self.within, operands, results, orders)
         return results
 
-    def call(self, params, jaxpr, operands, place: str):
+    def opened(self, equation):
+        """The method that opens an equation, if it has others in it that are opened."""
+        name = equation.primitive.name
+        if name in _CALLS:
+            return functools.partial(self.call, equation.params[_CALLS[name]])
+        if not self.opens or not _can_be_opened(equation.params):
+            return None
+        return {"scan": self.scan, "while": self.loop, "cond": self.branch}.get(name)
+
+    def call(self, jaxpr, params, operands, place: str):
         written = written_program(str(params.get("name", "")))
         # Under jax.vmap a program is another one than it was written as.
         if written is None or not _takes(written.jaxpr, operands):
