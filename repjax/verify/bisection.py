@@ -189,8 +189,11 @@ class Located:
         return self.step is None and (self.difference is None or self.difference.kind == "same")
 
     def __str__(self) -> str:
-        parts = [str(x) for x in (self.step, self.difference) if x is not None]
-        return "\n".join([*(parts or ["no difference"]), *filter(None, [self.elements])])
+        if self.same:
+            return "no difference"
+        lines = [f"the first that differs is {self.step}"] if self.step else []
+        lines += [f"{'in it, ' if self.step else ''}{self.difference}"] if self.difference else []
+        return "\n".join([*lines, *filter(None, [self.elements])])
 
 
 def locate(program: str, pair: Sequence[settings.Setting], folder, step: int | None = None):
@@ -317,6 +320,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"repjax bisect: {error}", file=sys.stderr)
         return 2
     print(found)
+    if found.step and found.difference is None:
+        print(
+            "to find the equation, repjax trace SCRIPT:NAME "
+            f"--step {found.step.number} --from {arguments.first} --output FILE on both machines, "
+            "and repjax bisect of the two files; or repjax bisect SCRIPT:NAME --settings A,B",
+            file=sys.stderr,
+        )
     return 0 if found.same else 1
 
 

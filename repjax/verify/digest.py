@@ -130,11 +130,13 @@ def hex_bits(x) -> str:
             f"hex_bits: expected one float32, received {array.dtype} of shape {array.shape}; "
             "convert and index first"
         )
-    value = float(array).hex()
-    mantissa, p, exponent = value.partition("p")
-    if p:
-        value = mantissa.rstrip("0").rstrip(".") + p + exponent
-    return f"0x{int(array.view(np.uint32)):08x} {value}"
+    return f"0x{int(array.view(np.uint32)):08x} {hexadecimal(float(array))}"
+
+
+def hexadecimal(x: float) -> str:
+    """A float as C99's ``%a`` writes it."""
+    mantissa, p, exponent = x.hex().partition("p")
+    return mantissa.rstrip("0").rstrip(".") + p + exponent if p else mantissa
 
 
 def _string(text: str) -> bytes:

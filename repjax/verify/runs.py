@@ -30,7 +30,7 @@ import numpy as np
 
 from repjax import checkpoint
 from repjax.verify import logs
-from repjax.verify.digest import digest, leaves, show
+from repjax.verify.digest import digest, hexadecimal, leaves, show
 from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
@@ -68,7 +68,7 @@ class Number:
 
     def __str__(self) -> str:
         value = self.value
-        return value.hex() if isinstance(value, float) else str(value)
+        return hexadecimal(value) if isinstance(value, float) else str(value)
 
 
 def _dtype(name: str) -> np.dtype:
