@@ -17,7 +17,6 @@ from typing import Any
 import jax
 from jax import lax
 from jax.extend.core import Literal
-from jax.interpreters import partial_eval
 
 from repjax import config
 from repjax.primitives.core.jax_internals import discharge_state
@@ -44,7 +43,7 @@ class Program:
     """What a function computes of these arguments.
 
     Attributes:
-      jaxpr: its equations, without those that nothing depends on.
+      jaxpr: its equations.
       inputs: the values of its arguments, by their paths, and after them the arrays that it holds
         as constants.
       results: the paths of its results.
@@ -107,8 +106,6 @@ def program(function: Callable[..., Any], args=(), kwargs=None, *, written: bool
         invars=[*jaxpr.constvars, *jaxpr.invars],
         debug_info=jaxpr.debug_info._replace(arg_names=None),
     )
-    # Versions of JAX differ in what they have removed by now.
-    jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
     arguments = zip((show(names(path)[1:]) for path, _ in flat), arrays, strict=True)
     results = [show(names(path)) for path, _ in jax.tree_util.tree_flatten_with_path(out)[0]]
     return Program(jaxpr, constants | dict(arguments), results)
@@ -203,13 +200,16 @@ class _Walk:
         def read(atom):
             return values[atom] if _is_variable(atom) else _literal(atom)
 
+        needed = _needed(jaxpr)
         for i, equation in enumerate(jaxpr.eqns):
+            if not needed[i]:
+                continue
             found = [read(x) for x in equation.invars]
             results = yield from self.equation(equation, found, f"{before}{i}")
             values.update(zip(equation.outvars, results, strict=True))
             for v in {*filter(_is_variable, equation.invars)}:
                 if last[v] == i and v not in kept:
-                    del values[v]  # what nothing reads any more
+                    values.pop(v, None)  # what nothing reads any more
         return [read(x) for x in jaxpr.outvars]
 
     def equation(self, equation, operands, place: str):
@@ -281,6 +281,16 @@ class _Walk:
             given = [*of_body, *carry]
             carry = yield from self.jaxpr(params["body_jaxpr"], (), given, f"{place}[{i}].")
             i += 1
+
+
+def _needed(jaxpr) -> list[bool]:
+    """Whether anything depends on each equation: versions of JAX differ in what they leave out."""
+    read, needed = set(filter(_is_variable, jaxpr.outvars)), []
+    for equation in reversed(jaxpr.eqns):
+        needed.append(bool(equation.effects) or not read.isdisjoint(equation.outvars))
+        if needed[-1]:
+            read.update(filter(_is_variable, equation.invars))
+    return needed[::-1]
 
 
 def _can_be_opened(params) -> bool:

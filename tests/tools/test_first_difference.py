@@ -68,6 +68,18 @@ def test_equation_by_equation_is_the_function(whole):
     assert all(e.orders is None for e in whole.equations)
 
 
+def test_what_nothing_depends_on_is_left_out():
+    both = repjax.reproducible(lambda x: (jnp.exp(x), jnp.log(x)))
+
+    def f(x):
+        jnp.sin(x)
+        return both(x)[1] + 1
+
+    found = trace(f, np.float32(2))
+    assert [e.primitive for e in found.equations] == ["exp", "log", "add"]
+    assert found.alone == found.compiled
+
+
 def test_places_and_lines(whole):
     places = {e.primitive: e for e in whole.equations}
     assert len({e.place for e in whole.equations}) == len(whole.equations)
