@@ -298,7 +298,7 @@ def test_flags_that_are_removed_later_are_refused():
 
 def test_conformance_refuses_harmful_flags():
     result = subprocess.run(
-        [sys.executable, "-m", "repjax", "conformance", "--only", "exp"],
+        [sys.executable, "-P", "-m", "repjax", "conformance", "--only", "exp"],
         env={**os.environ, "XLA_FLAGS": "--xla_gpu_ftz=true"},
         capture_output=True,
         text=True,

@@ -412,6 +412,7 @@ def test_goldens_of_some_cases_are_written(monkeypatch, tmp_path):
     monkeypatch.setattr(conformance, "all_cases", lambda hard_inputs: cases)
     monkeypatch.setattr(vectors, "registered", dict)
     monkeypatch.setattr(conformance, "GOLDENS", path)
+    monkeypatch.setattr(conformance, "HARD_INPUTS", tmp_path)
     monkeypatch.setattr(conformance.load, "__defaults__", (path,))
     monkeypatch.setattr(conformance, "compute", lambda case, device: case.name)
     monkeypatch.setattr(conformance, "digest", lambda results: results)
@@ -463,7 +464,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
 )
 def test_a_wrong_environment_is_refused(variable, value, message):
     """In one sentence, and not by the status of other bits."""
-    command = [sys.executable, "-m", "repjax", "conformance", "--only", "sub"]
+    command = [sys.executable, "-P", "-m", "repjax", "conformance", "--only", "sub"]
     environment = {**os.environ, variable: value}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "Traceback" not in result.stderr, result.stderr

@@ -465,7 +465,7 @@ def test_settings(monkeypatch):
 
 def located(*arguments) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "repjax", "bisect", *arguments], capture_output=True, text=True
+        [sys.executable, "-P", "-m", "repjax", "bisect", *arguments], capture_output=True, text=True
     )
 
 
