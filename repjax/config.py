@@ -26,8 +26,8 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Primitive
@@ -48,6 +48,7 @@ from repjax.primitives.core.tables import (
 )
 from repjax.primitives.operations.arithmetic import FORMATS
 from repjax.primitives.operations.elementary import DERIVATIVES
+from repjax.primitives.operations.linalg import derivatives
 
 #: Part of the key of JAX's caches.
 _enabled = jax.make_user_context(False)
@@ -192,8 +193,14 @@ _canary_p.def_impl(lambda x: jax.jit(_canary_p.bind)(x))
 mlir.register_lowering(_canary_p, lambda ctx, x: [x])
 
 
+#: Called with each program that is compiled while they are here, before it is rewritten.
+observers: list[Callable[[Any], None]] = []
+
+
 def _discharge(*args):
     jaxpr, *rest = _stock_discharge(*args)
+    for observer in observers:
+        observer(jaxpr)
     if is_enabled():
         jaxpr = rewrite.rewrite(jaxpr)
     return (jaxpr, *rest)
@@ -322,6 +329,28 @@ def _override_derivative(primitive, contract_jvp) -> None:
 
 for _primitive, _jvp in DERIVATIVES.items():
     _override_derivative(_primitive, _jvp)
+
+
+def _override_factorizations() -> None:
+    """The same for ``cholesky`` and ``eigh``."""
+    cholesky, eigh = (ad.primitive_jvps[p] for p in (stock.cholesky_p, stock.eigh_p))
+
+    def cholesky_jvp(primals, tangents, **params):
+        if _contract_is_active(primals[0]):
+            tangents = [derivatives.symmetric_by_lower_triangle(tangents[0])]
+        return cholesky(primals, tangents, **params)
+
+    def eigh_jvp(primals, tangents, **params):
+        (v, w), stock_tangents = eigh(primals, tangents, **params)
+        if not _contract_is_active(primals[0]):
+            return (v, w), stock_tangents
+        return (v, w), derivatives.eigh(tangents[0], v, w)
+
+    ad.primitive_jvps[stock.cholesky_p] = cholesky_jvp
+    ad.primitive_jvps[stock.eigh_p] = eigh_jvp
+
+
+_override_factorizations()
 
 
 def _keep_value(primitive) -> None:

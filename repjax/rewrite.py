@@ -94,7 +94,7 @@ def rewrite(jaxpr):
     return jax.make_jaxpr(program)(*(sharded_struct(v.aval) for v in inner.invars))
 
 
-def _location(equations) -> str:
+def location(equations) -> str:
     """The user's file, line and function of the innermost equation that knows them."""
     for equation in reversed(equations):
         place = source_info_util.summarize(equation.source_info)
@@ -108,7 +108,7 @@ def _location(equations) -> str:
 
 
 def _report(refusals) -> str:
-    lines = [f"  {_location(equations)}: {error}" for equations, error in refusals]
+    lines = [f"  {location(equations)}: {error}" for equations, error in refusals]
     distinct = list(dict.fromkeys(lines))
     return (
         f"repjax refuses {len(distinct)} operation(s), because it has no reproducible form "

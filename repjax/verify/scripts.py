@@ -1,10 +1,11 @@
-"""What commands are given as ``script.py:name``: an object of a user's script."""
+"""A user's script: run as Python would, or loaded for one object, ``script.py:name``."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import pathlib
+import runpy
 import sys
 from typing import Any
 
@@ -51,3 +52,42 @@ def _module(name: str) -> Any:
         if error.name and name.startswith(error.name):
             raise ScriptError(f"expected a module, received {name!r}: {error}") from error
         raise
+
+
+def run(arguments: list[str], *, module: bool = False) -> int:
+    """Run a script, or a module, with its arguments, as ``python`` does, in this process.
+
+    Returns:
+      Its exit status.  What it raises is passed on, ``SystemExit`` aside.
+
+    Raises:
+      ScriptError: there is none.
+    """
+    name, *_ = arguments
+    if module and _find(name) is None:
+        raise ScriptError(f"expected a module, received {name!r}, which is not there")
+    if not module and not pathlib.Path(name).is_file():
+        raise ScriptError(f"expected a script, received {name}, which is no file")
+    before = sys.argv, sys.path[:]
+    folder = "" if module else str(pathlib.Path(name).resolve().parent)
+    sys.argv, sys.path[:] = [*arguments], [folder, *sys.path]
+    try:
+        if module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return int(end.code or 0)
+    finally:
+        sys.argv, sys.path[:] = before
+    return 0
+
+
+def _find(name: str):
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None

@@ -655,3 +655,44 @@ def test_gradient_through_scan():
     assert_same_bits(of_w, functools.reduce(rlax.add, of_ws[::-1]))
     at_once = repjax.reproducible(jax.grad(lambda w, xs: unrolled([w] * 6, xs)))(w, xs)
     assert_same_bits(at_once, rlax.add_n(*of_ws))
+
+
+SQUARE = np.array([[4.3, 1.7, 0.4], [1.7, 3.1, -0.9], [0.4, -0.9, 2.2]], np.float32)
+TANGENT = np.arange(9, dtype=np.float32).reshape(3, 3) / 7
+
+
+def _cholesky(x):
+    return lax.linalg.cholesky(x, symmetrize_input=False)
+
+
+def _powers(x):
+    return sum((y**3).sum() for y in jnp.linalg.eigh(x))
+
+
+@pytest.mark.parametrize(
+    "function, golden",
+    [
+        (
+            lambda x: jax.jvp(lambda x: jnp.linalg.eigh(x + x.T)[1], (x,), (TANGENT,))[1],
+            "sha256:f0ed986e377edf40d32c5480f38a427cbe012e9e1b48e0ee297f6e1ba63e5b3e",
+        ),
+        (
+            lambda x: jax.jvp(_cholesky, (x,), (TANGENT,))[1],
+            "sha256:0349a3dd9263c08b1f045bed5efefec134638cf3e73c3bf5d54e37cd855aa961",
+        ),
+        (
+            jax.grad(lambda x: (_cholesky(x) ** 3).sum()),
+            "sha256:aa616e0918696f2d7b86584e4cc89e96595f196ec87765cc5f4e19c87fa92f83",
+        ),
+        (
+            jax.grad(_powers),
+            "sha256:3e4f5ef0bc4e9d770340d9b2e171ed01a3668540dd545ea80b44befc1f710fed",
+        ),
+    ],
+    ids=["vectors", "tangent of no symmetry", "lower triangle", "eigh"],
+)
+def test_derivatives_of_factorizations_are_those_of_all_versions(function, golden):
+    """JAX 0.10 has other graphs for them."""
+    assert repjax.digest(repjax.reproducible(function)(SQUARE)) == golden
+    with repjax.enabled():
+        assert repjax.digest(jax.jit(function)(SQUARE)) == golden

@@ -1,0 +1,343 @@
+"""What in a Python program may give other bits in another process or on another machine.
+
+:func:`order_of_sets` reads source; :class:`Watch` notes calls while a program runs.  Both look only
+at a user's own files.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import importlib
+import linecache
+import math
+import pathlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+#: Calls around an expression that do not depend on its order.
+_WITHOUT_ORDER = {"sorted", "set", "frozenset", "len", "any", "all", "min", "max", "Counter"}
+#: Calls that hand the order of their argument on.
+_WITH_ORDER = {"list", "tuple", "enumerate", "zip", "map", "filter", "iter", "reversed", "join"}
+#: What lists files in the order of the file system.
+_LISTINGS = {
+    "os": ("listdir", "scandir", "walk"),
+    "glob": ("glob", "iglob"),
+    "pathlib": ("Path.iterdir", "Path.glob", "Path.rglob"),
+}
+#: What gives results in the order in which threads or processes finish.
+_RACES = {
+    "concurrent.futures": ("as_completed",),
+    "multiprocessing.pool": ("Pool.imap_unordered",),
+}
+#: NumPy's functions whose float results depend on its version, its BLAS or the instruction set.
+_OF_NUMPY = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin"),
+    *("arccos", "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"),
+    *("power", "float_power", "cbrt", "hypot", "logaddexp", "sum", "mean", "std", "var", "average"),
+    *("prod", "cumsum", "cumprod", "nansum", "nanmean", "nanstd", "nanvar", "dot", "matmul"),
+    *("tensordot", "einsum", "inner", "vdot", "convolve", "correlate", "cov", "corrcoef"),
+    *("linalg.norm", "linalg.inv", "linalg.solve", "linalg.svd", "linalg.eigh", "linalg.eig"),
+    *("linalg.qr", "linalg.lstsq", "linalg.pinv", "linalg.det", "linalg.cholesky", "fft.fft"),
+    *("fft.ifft", "fft.rfft", "fft.irfft", "fft.fft2", "fft.ifft2", "fft.fftn"),
+)
+#: Those of the module math.
+_OF_MATH = frozenset(_OF_NUMPY[:20]) | {"pow", "acos", "asin", "atan", "atan2", "erf", "gamma"}
+#: The methods of NumPy's arrays.
+_METHODS = {"sum", "mean", "std", "var", "prod", "cumsum", "cumprod", "dot"}
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Remark:
+    """One thing to look at.
+
+    Attributes:
+      place: ``file:line``, or empty for what concerns all of the program.
+      kind: a word for it.
+      text: what it is, and the remedy.
+    """
+
+    place: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place or 'everywhere'}: {self.kind}: {self.text}"
+
+
+def is_users(file: str, folder: pathlib.Path) -> bool:
+    """Whether a file is below the folder, and not of a library that is installed there."""
+    if file.startswith("<"):
+        return False
+    path = pathlib.Path(file).resolve()
+    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}
+
+
+# --- sets -------------------------------------------------------------------------------
+
+
+def order_of_sets(file: str) -> Iterator[Remark]:
+    """Where a file's program iterates over a set, whose order is that of hashes.
+
+    Known are displays, comprehensions, ``set(...)``, operations on them, and names that are
+    assigned nothing else in their scope.  Sets of numbers written out keep their order.
+    """
+    tree = ast.parse(pathlib.Path(file).read_bytes(), file)
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            child.parent = node
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            names = _names_of_sets(scope)
+            for node in _inside(scope):
+                if _is_set(node, names) and _gives_its_order(node):
+                    yield Remark(
+                        f"{file}:{node.lineno}",
+                        "order of a set",
+                        "follows hashes, which PYTHONHASHSEED changes; use sorted(...)",
+                    )
+
+
+def _inside(scope) -> Iterator[ast.AST]:
+    """The nodes of a scope, without those of scopes in it."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _inside(child)
+
+
+def _names_of_sets(scope) -> set[str]:
+    assigned: dict[str, list[ast.AST]] = {}
+    for node in _inside(scope):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For):
+            targets = [node.target]
+        for target in targets:
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):
+                    value = getattr(node, "value", node) if name is target else node
+                    assigned.setdefault(name.id, []).append(value)
+    found: set[str] = set()
+    while more := {
+        name
+        for name, values in assigned.items()
+        if name not in found and all(_is_set(x, found) for x in values)
+    }:
+        found |= more
+    return found
+
+
+def _is_set(node, names: set[str]) -> bool:
+    if isinstance(node, ast.Set):
+        return not all(
+            isinstance(x, ast.Constant) and isinstance(x.value, int | float) for x in node.elts
+        )
+    if isinstance(node, ast.SetComp):
+        return True
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Load) and node.id in names
+    if isinstance(node, ast.BinOp) and isinstance(
+        node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor
+    ):
+        return _is_set(node.left, names) or _is_set(node.right, names)
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            is_operation = node.func.attr in ("union", "intersection", "difference", "copy")
+            return is_operation and _is_set(node.func.value, names)
+        return _called(node) in ("set", "frozenset")
+    return False
+
+
+def _called(node) -> str:
+    function = node.func
+    return getattr(function, "id", getattr(function, "attr", ""))
+
+
+def _gives_its_order(node) -> bool:
+    """Whether something goes through the elements, and what it makes of them has their order."""
+    parent = node.parent
+    if isinstance(parent, ast.For) and parent.iter is node:
+        return True
+    if isinstance(parent, ast.comprehension) and parent.iter is node:
+        whole = parent.parent
+        return not isinstance(whole, ast.SetComp) and not _without_order(whole)
+    if isinstance(parent, ast.Starred):
+        return not isinstance(parent.parent, ast.Set) and not _without_order(parent.parent)
+    if isinstance(parent, ast.Call) and node in parent.args:
+        return _called(parent) in _WITH_ORDER and not _without_order(parent)
+    return False
+
+
+def _without_order(node) -> bool:
+    """Whether what an expression gives goes to a function that does not depend on its order."""
+    parent = getattr(node, "parent", None)
+    if isinstance(parent, ast.Call) and node in parent.args:
+        name = _called(parent)
+        return name in _WITHOUT_ORDER or (name in _WITH_ORDER and _without_order(parent))
+    return False
+
+
+# --- calls ------------------------------------------------------------------------------
+
+
+class Watch:
+    """Notes calls that a user's files make while the block runs; see :attr:`remarks`."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.remarks: dict[Remark, int] = {}
+        self._stack = contextlib.ExitStack()
+        self._known: dict[str, bool] = {}
+
+    def __enter__(self) -> Watch:
+        for found, kind, text in (
+            (_LISTINGS, "order of files", "is the file system's; use sorted(...)"),
+            (_RACES, "order of completion", "is a race; use map, or wait in the order of tasks"),
+        ):
+            for module, names in found.items():
+                for name in names:
+                    self._wrap(importlib.import_module(module), name, self._noting(kind, text))
+        for name in _OF_NUMPY:
+            self._wrap(np, name, self._noting_floats)
+        before = sys.getprofile(), threading.getprofile()
+        self._stack.callback(threading.setprofile, before[1])
+        self._stack.callback(sys.setprofile, before[0])
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    def _wrap(self, owner, path: str, wrap) -> None:
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        stock = getattr(owner, name, None)
+        if stock is not None:
+            setattr(owner, name, wrap(stock, path))
+            self._stack.callback(setattr, owner, name, stock)
+
+    def _user_frame(self):
+        """The frame that called the wrapper, if it is of a user's file."""
+        frame = sys._getframe(2)
+        return frame if self._is_users(frame.f_code.co_filename) else None
+
+    def _is_users(self, file: str) -> bool:
+        if file not in self._known:
+            self._known[file] = is_users(file, self.folder)
+        return self._known[file]
+
+    def _note(self, frame, kind: str, text: str) -> None:
+        remark = Remark(f"{frame.f_code.co_filename}:{frame.f_lineno}", kind, text)
+        self.remarks[remark] = self.remarks.get(remark, 0) + 1
+
+    def _noting(self, kind: str, text: str):
+        def wrap(stock: Callable[..., Any], path: str) -> Callable[..., Any]:
+            @functools.wraps(stock)
+            def function(*args, **kwargs):
+                frame = self._user_frame()
+                if frame is not None and not _is_ordered(frame):
+                    self._note(frame, kind, f"{path}: {text}")
+                return stock(*args, **kwargs)
+
+            return function
+
+        return wrap
+
+    def _noting_floats(self, stock: Callable[..., Any], path: str) -> Any:
+        return _Noted(stock, path, self)
+
+    def _profile(self, frame, event: str, function) -> None:
+        """Notes calls of functions in C that are no attributes, or are not to be replaced."""
+        if event != "c_call" or not self._is_users(frame.f_code.co_filename):
+            return
+        name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+        if name in _METHODS and isinstance(owner, np.ndarray):
+            self.floats(frame, f"ndarray.{name}", owner)
+        if name in _OF_MATH and owner is math:
+            self.floats(frame, f"math.{name}", 0.0)
+
+    def floats(self, frame, name: str, result) -> None:
+        """Note a call that gives, or works on, floats."""
+        if getattr(result, "dtype", np.dtype(type(result))).kind in "fc":
+            self._note(
+                frame,
+                "floats outside of JAX",
+                f"{name}: its bits depend on the version of its library and the instruction set; "
+                "compute it in a reproducible function",
+            )
+
+
+class _Noted:
+    """A function of NumPy that notes its calls, and is else what it was."""
+
+    def __init__(self, stock, name: str, watch: Watch):
+        self.__dict__.update(_stock=stock, _name=name, _watch=watch)
+
+    __class__ = property(lambda self: type(self._stock))
+
+    def __getattr__(self, name: str):
+        return getattr(self._stock, name)
+
+    def __call__(self, *args, **kwargs):
+        result = self._stock(*args, **kwargs)
+        frame = sys._getframe(1)
+        if self._watch._is_users(frame.f_code.co_filename):
+            for x in result if isinstance(result, tuple) else (result,):
+                if isinstance(x, np.ndarray | np.generic | float):
+                    self._watch.floats(frame, f"np.{self._name}", x)
+        return result
+
+
+def _is_ordered(frame) -> bool:
+    """Whether the call that a frame is at is inside of one that does not depend on its order."""
+    positions = [*frame.f_code.co_positions()]
+    line, last, column, end = positions[frame.f_lasti // 2]
+    source = "".join(linecache.getlines(frame.f_code.co_filename))
+    if not source or None in (line, last, column, end):
+        return False
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            child.parent = node
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+            if place == (line, last, column, end):
+                return _without_order(node) or _in_a_comprehension(node) or _sorted_later(node)
+    return False
+
+
+def _in_a_comprehension(node) -> bool:
+    """Whether a comprehension goes through it, of which nothing has the order."""
+    parent = getattr(node, "parent", None)
+    if isinstance(parent, ast.comprehension) and parent.iter is node:
+        whole = parent.parent
+        return isinstance(whole, ast.SetComp) or _without_order(whole) or _sorted_later(whole)
+    return False
+
+
+def _sorted_later(node) -> bool:
+    """Whether it gets a name that is sorted below in the same scope."""
+    parent = node.parent
+    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+        return False
+    name, scope = parent.targets[0].id, parent
+    while not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+        scope = scope.parent
+    return any(
+        isinstance(x, ast.Call)
+        and (
+            (_called(x) == "sort" and getattr(x.func.value, "id", "") == name)
+            or (_called(x) == "sorted" and getattr(x.args[0], "id", "") == name)
+        )
+        for x in _inside(scope)
+        if not isinstance(x, ast.Call) or isinstance(x.func, ast.Attribute) or x.args
+    )
