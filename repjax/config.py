@@ -9,7 +9,7 @@
 ==========================  ==============================================================
 
 Set them with ``jax.config.update(name, value)`` for the process, or for a block and the
-current thread with :func:`enabled`.
+current thread with :func:`enabled`; before Python starts, by ``REPJAX_ENABLE=1`` and the like.
 
 **How it works.**  The state is a JAX user context, which is part of the key of every
 tracing and compilation cache: toggling never serves a stale program.  One hook rewrites
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import threading
 import warnings
@@ -183,6 +184,26 @@ _add_option(
     lambda: default_contraction.value,
     lambda value: _set_order("repjax_contraction", default_contraction, check_contraction, value),
 )
+
+
+def read_environment() -> None:
+    """Set the options from ``REPJAX_ENABLE`` (0 or 1), ``REPJAX_ACCUMULATION``, ``_CONTRACTION``.
+
+    As JAX does with its own when it is imported.  ``REPJAX_ENABLE=1`` starts JAX's backends, since
+    the hook is tried there and then.
+
+    Raises:
+      ValueError: one of them has no such value.
+    """
+    for name in ("accumulation", "contraction"):
+        if value := os.environ.get(f"REPJAX_{name.upper()}"):
+            jax.config.update(f"repjax_{name}", value)
+    value = os.environ.get("REPJAX_ENABLE", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"REPJAX_ENABLE: expected 0 or 1, received {value!r}")
+    if value == "1":
+        jax.config.update("repjax_enable", True)
+
 
 # --- the hook -------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ SLOW = {
     "amx::test_in_emulation",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
+    "diagnosis::test_no_false_alarm_on_the_examples",
     "docs::test_examples_print_the_same_bits_on_another_machine",
     "eigen::test_kernels",
     "elementary::test_contraction_does_not_matter",

@@ -170,6 +170,10 @@ _ANY: dict[str, _Function] = {
 }
 
 
+#: Names of the primitives of which the kernel computes some.
+NAMES = frozenset(_FLOATS | _FLOAT32 | _INTEGERS | _ANY)
+
+
 def function_of(equation) -> _Function | None:
     """How the kernel computes an equation, or None."""
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,9 +26,9 @@ from jax.extend.core import jaxprs_in_params
 from repjax import checkpoint, config, rewrite, tracing
 from repjax.primitives.core import tables
 from repjax.primitives.core.programs import open_jaxpr
-from repjax.primitives.cpu import library
+from repjax.primitives.cpu import bytecode, library
 from repjax.verify import scripts
-from repjax.verify.hazards import Remark, Watch, is_users, order_of_sets
+from repjax.verify.hazards import Remark, Watch, follows_hashes, is_users
 
 #: What plain JAX does not keep from one run on a GPU to the next.
 ON_GPUS = {
@@ -64,12 +65,14 @@ class Diagnosis:
       programs: how many were compiled, and how many of them compute floats in plain JAX.
       operations: by name, of programs that compute floats.
       remarks: what to look at, in the order of files and lines.
+      failure: what the script raised, or the exit status with which it said that it failed.
     """
 
     programs: int = 0
     plain: int = 0
     operations: dict[str, Operation] = dataclasses.field(default_factory=dict)
     remarks: list[Remark] = dataclasses.field(default_factory=list)
+    failure: Exception | int | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.programs} programs, {self.plain} of them with floats in plain JAX"]
@@ -94,7 +97,7 @@ def diagnose(arguments: list[str], *, module: bool = False, patch: bool = False)
       patch: run it with ``repjax_enable``.
 
     Raises:
-      ScriptError: there is no script; what the script raises is passed on.
+      ScriptError: there is no script.
     """
     found = Diagnosis()
     folder = pathlib.Path.cwd() if module else pathlib.Path(arguments[0]).resolve().parent
@@ -106,14 +109,24 @@ def diagnose(arguments: list[str], *, module: bool = False, patch: bool = False)
     try:
         # Functions that are made reproducible, as they were written.
         with tracing.as_written(True), Watch(folder) as watch:
-            scripts.run(arguments, module=module)
+            found.failure = scripts.run(arguments, module=module) or None
+    except scripts.ScriptError:
+        raise
+    except Exception as error:
+        found.failure = error
     finally:
         config.observers.remove(programs.see)
     remarks = [*watch.remarks, *programs.remarks(), *_settings()]
     for file in _users_files(folder, arguments, module):
-        remarks += order_of_sets(file)
-    found.remarks = sorted(_near(x) for x in set(remarks))
+        with contextlib.suppress(SyntaxError):  # which Python has said
+            remarks += follows_hashes(file)
+    found.remarks = sorted((_near(x) for x in set(remarks)), key=_in_order)
     return found
+
+
+def _in_order(remark: Remark) -> tuple[Any, ...]:
+    file, _, line = remark.place.partition(":")
+    return file, int(line or 0), remark
 
 
 def _near(remark: Remark) -> Remark:
@@ -208,12 +221,18 @@ class _Found(NamedTuple):
     ours: bool
 
     def place(self, folder: pathlib.Path) -> str:
-        """The innermost ``file:line`` below the folder, or of any file that is not JAX's."""
+        """The innermost ``file:line`` below the folder: of the equation, of those that it is in, of
+        the call that has it compiled; else of any file that is not JAX's."""
         for equation in (self.equation, *reversed(self.outer)):
-            traceback = equation.source_info.traceback
-            for frame in traceback.frames if traceback else ():
+            calls = equation.source_info.traceback
+            for frame in calls.frames if calls else ():
                 if is_users(frame.file_name, folder):
                     return f"{frame.file_name}:{frame.line_num}"
+        frame = sys._getframe()
+        while frame is not None:
+            if is_users(frame.f_code.co_filename, folder):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
         return _line(rewrite.location((*self.outer, self.equation)))
 
 
@@ -245,27 +264,25 @@ def _computes_floats(equation) -> bool:
 _EXACT = {"neg", "abs", "sign", "max", "min", "reduce_max", "reduce_min", "argmax", "argmin"} | {
     *("copy", "copy_p", "device_put", "stop_gradient", "cummax", "cummin", "clamp", "sort"),
     *("random_seed", "random_wrap", "random_unwrap", "random_split", "random_fold_in"),
-    *(
-        "convert_element_type",
-        "reduce_window_max",
-        "floor",
-        "ceil",
-        "round",
-        "is_finite",
-        "nextafter",
-    ),
+    *("convert_element_type", "reduce_window_max", "floor", "ceil", "round", "is_finite"),
+    "nextafter",
 }
 
 
 def _computed_by(name: str) -> str:
+    """What there is for a primitive on CPUs."""
     if name in tables.ADVICE:
         return "refused"
     primitive = tables.PRIMITIVES.get(name)
-    if primitive is None:
-        known = name in tables.RULES or name in tables.EXACT
-        return "repjax: by its rule" if known else "no rule of repjax"
-    kernel = tables.KERNELS["cpu"](primitive)
-    return "repjax: a kernel" if kernel and library.available() else "repjax: XLA compiles it"
+    if library.available():
+        if primitive is not None and tables.KERNELS["cpu"](primitive):
+            return "repjax: a kernel"
+        if not {name, tables.PREFIX + name}.isdisjoint(bytecode.NAMES):
+            return "repjax: a kernel, of groups"
+    if primitive is not None:
+        return "repjax: XLA compiles its body"
+    known = name in tables.RULES or name in tables.EXACT
+    return "repjax: by its rule" if known else "no rule of repjax"
 
 
 def _settings() -> Iterator[Remark]:
@@ -321,10 +338,12 @@ def run_script(arguments: argparse.Namespace) -> int:
             if value := getattr(arguments, name):
                 jax.config.update(f"repjax_{name}", value)
         jax.config.update("repjax_enable", True)
+    except (RuntimeError, ValueError) as error:
+        print(f"repjax run: {error}", file=sys.stderr)
+        return 2
+    try:
         return scripts.run([arguments.script, *arguments.arguments], module=arguments.module)
-    except (scripts.ScriptError, RuntimeError, ValueError) as error:
-        if not isinstance(error, scripts.ScriptError) and error.__traceback__.tb_next:
-            raise
+    except scripts.ScriptError as error:
         print(f"repjax run: {error}", file=sys.stderr)
         return 2
 
@@ -332,6 +351,10 @@ def run_script(arguments: argparse.Namespace) -> int:
 def run_diagnose(arguments: argparse.Namespace) -> int:
     given = [arguments.script, *arguments.arguments]
     try:
+        if arguments.json and not pathlib.Path(arguments.json).absolute().parent.is_dir():
+            raise scripts.ScriptError(
+                f"--json: expected a file in a folder that is there, received {arguments.json}"
+            )
         with contextlib.redirect_stdout(sys.stderr):  # what is the script's
             found = diagnose(given, module=arguments.module, patch=arguments.patch)
     except scripts.ScriptError as error:
@@ -341,6 +364,11 @@ def run_diagnose(arguments: argparse.Namespace) -> int:
     if arguments.json:
         with checkpoint.replacing(arguments.json) as file:
             file.write(json.dumps(as_json(found), indent=1).encode() + b"\n")
+    if isinstance(found.failure, Exception):
+        traceback.print_exception(found.failure)
+    if found.failure is not None:
+        print("repjax diagnose: the script failed; seen is what it did before", file=sys.stderr)
+        return 2
     return 1 if found.remarks else 0
 
 

@@ -1,7 +1,7 @@
 """What in a Python program may give other bits in another process or on another machine.
 
-:func:`order_of_sets` reads source; :class:`Watch` notes calls while a program runs.  Both look only
-at a user's own files.
+:func:`follows_hashes` reads source; :class:`Watch` notes calls while a program runs.  Both look
+only at a user's own files.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ _OF_NUMPY = (
     *("linalg.qr", "linalg.lstsq", "linalg.pinv", "linalg.det", "linalg.cholesky", "fft.fft"),
     *("fft.ifft", "fft.rfft", "fft.irfft", "fft.fft2", "fft.ifft2", "fft.fftn"),
 )
-#: Those of the module math.
-_OF_MATH = frozenset(_OF_NUMPY[:20]) | {"pow", "acos", "asin", "atan", "atan2", "erf", "gamma"}
+#: Those of the module math: a sum of it is correctly rounded.
+_OF_MATH = {
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "cbrt", "hypot", "dist"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "erf", "erfc", "gamma", "lgamma"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+}
 #: The methods of NumPy's arrays.
 _METHODS = {"sum", "mean", "std", "var", "prod", "cumsum", "cumprod", "dot"}
 
@@ -71,6 +75,7 @@ class Remark:
         return f"{self.place or 'everywhere'}: {self.kind}: {self.text}"
 
 
+@functools.cache
 def is_users(file: str, folder: pathlib.Path) -> bool:
     """Whether a file is below the folder, and not of a library that is installed there."""
     if file.startswith("<"):
@@ -82,33 +87,46 @@ def is_users(file: str, folder: pathlib.Path) -> bool:
 # --- sets -------------------------------------------------------------------------------
 
 
-def order_of_sets(file: str) -> Iterator[Remark]:
-    """Where a file's program iterates over a set, whose order is that of hashes.
+def follows_hashes(file: str) -> Iterator[Remark]:
+    """Where a file's program iterates over a set, whose order is that of hashes, or takes a hash.
 
     Known are displays, comprehensions, ``set(...)``, operations on them, and names that are
-    assigned nothing else in their scope.  Sets of numbers written out keep their order.
+    assigned nothing else in their scope.  Sets of numbers written out keep their order; a method
+    ``__hash__`` is what hashes are for.
     """
-    tree = ast.parse(pathlib.Path(file).read_bytes(), file)
+    for scope in ast.walk(_parsed(file)):
+        if not isinstance(scope, _SCOPES):
+            continue
+        names = _names_of_sets(scope)
+        for node in _inside(scope):
+            place = f"{file}:{getattr(node, 'lineno', 0)}"
+            if _is_set(node, names) and _gives_its_order(node):
+                text = "follows hashes, which PYTHONHASHSEED changes; use sorted(...)"
+                yield Remark(place, "order of a set", text)
+            is_hash = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "hash"
+            if is_hash and getattr(scope, "name", "") != "__hash__":
+                text = "hash: of strings, PYTHONHASHSEED changes it; use hashlib"
+                yield Remark(place, "hash seed", text)
+
+
+_SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@functools.cache
+def _parsed(file: str) -> ast.Module:
+    """The program of a file; each node knows the one that it is in."""
+    tree = ast.parse("".join(linecache.getlines(file)), file)
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             child.parent = node
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            names = _names_of_sets(scope)
-            for node in _inside(scope):
-                if _is_set(node, names) and _gives_its_order(node):
-                    yield Remark(
-                        f"{file}:{node.lineno}",
-                        "order of a set",
-                        "follows hashes, which PYTHONHASHSEED changes; use sorted(...)",
-                    )
+    return tree
 
 
 def _inside(scope) -> Iterator[ast.AST]:
     """The nodes of a scope, without those of scopes in it."""
     for child in ast.iter_child_nodes(scope):
         yield child
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if not isinstance(child, _SCOPES):
             yield from _inside(child)
 
 
@@ -193,7 +211,6 @@ class Watch:
         self.folder = folder
         self.remarks: dict[Remark, int] = {}
         self._stack = contextlib.ExitStack()
-        self._known: dict[str, bool] = {}
 
     def __enter__(self) -> Watch:
         for found, kind, text in (
@@ -227,12 +244,7 @@ class Watch:
     def _user_frame(self):
         """The frame that called the wrapper, if it is of a user's file."""
         frame = sys._getframe(2)
-        return frame if self._is_users(frame.f_code.co_filename) else None
-
-    def _is_users(self, file: str) -> bool:
-        if file not in self._known:
-            self._known[file] = is_users(file, self.folder)
-        return self._known[file]
+        return frame if is_users(frame.f_code.co_filename, self.folder) else None
 
     def _note(self, frame, kind: str, text: str) -> None:
         remark = Remark(f"{frame.f_code.co_filename}:{frame.f_lineno}", kind, text)
@@ -256,7 +268,7 @@ class Watch:
 
     def _profile(self, frame, event: str, function) -> None:
         """Notes calls of functions in C that are no attributes, or are not to be replaced."""
-        if event != "c_call" or not self._is_users(frame.f_code.co_filename):
+        if event != "c_call" or not is_users(frame.f_code.co_filename, self.folder):
             return
         name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
         if name in _METHODS and isinstance(owner, np.ndarray):
@@ -289,7 +301,7 @@ class _Noted:
     def __call__(self, *args, **kwargs):
         result = self._stock(*args, **kwargs)
         frame = sys._getframe(1)
-        if self._watch._is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename, self._watch.folder):
             for x in result if isinstance(result, tuple) else (result,):
                 if isinstance(x, np.ndarray | np.generic | float):
                     self._watch.floats(frame, f"np.{self._name}", x)
@@ -300,14 +312,7 @@ def _is_ordered(frame) -> bool:
     """Whether the call that a frame is at is inside of one that does not depend on its order."""
     positions = [*frame.f_code.co_positions()]
     line, last, column, end = positions[frame.f_lasti // 2]
-    source = "".join(linecache.getlines(frame.f_code.co_filename))
-    if not source or None in (line, last, column, end):
-        return False
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        for child in ast.iter_child_nodes(node):
-            child.parent = node
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(frame.f_code.co_filename)):
         if isinstance(node, ast.Call):
             place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
             if place == (line, last, column, end):
@@ -325,19 +330,20 @@ def _in_a_comprehension(node) -> bool:
 
 
 def _sorted_later(node) -> bool:
-    """Whether it gets a name that is sorted below in the same scope."""
+    """Whether it gets a name that is sorted in the same scope."""
     parent = node.parent
     if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
         return False
-    name, scope = parent.targets[0].id, parent
-    while not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+    scope = parent
+    while not isinstance(scope, _SCOPES):
         scope = scope.parent
-    return any(
-        isinstance(x, ast.Call)
-        and (
-            (_called(x) == "sort" and getattr(x.func.value, "id", "") == name)
-            or (_called(x) == "sorted" and getattr(x.args[0], "id", "") == name)
-        )
-        for x in _inside(scope)
-        if not isinstance(x, ast.Call) or isinstance(x.func, ast.Attribute) or x.args
-    )
+    return any(_sorts(x, parent.targets[0].id) for x in _inside(scope))
+
+
+def _sorts(node, name: str) -> bool:
+    """Whether it is ``sorted(name)`` or ``name.sort()``."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr == "sort" and getattr(node.func.value, "id", "") == name
+    return _called(node) == "sorted" and getattr([*node.args, None][0], "id", "") == name

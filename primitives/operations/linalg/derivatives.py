@@ -31,8 +31,8 @@ def eigh(tangent, v, w):
     dw is the diagonal of P = v' dA v, and dv is v (F * P) with F[i, j] = 1 / (w[j] - w[i]) off the
     diagonal and 0 on it, by products of the precision ``HIGHEST``.  Source: M. Giles, An extended
     collection of matrix derivative results for forward and reverse mode algorithmic
-    differentiation, Oxford 2008, section 3.1.  F adds 1 on the diagonal to the differences; JAX 0.10
-    added it to w[j] before, where it rounds.
+    differentiation, Oxford 2008, section 3.1.  F adds 1 on the diagonal to the differences; JAX
+    0.10 added it to w[j] before, where it rounds.
     """
     unit = jnp.eye(w.shape[-1], dtype=v.dtype)
     differences = w[..., None, :] - w[..., None]
