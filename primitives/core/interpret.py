@@ -25,6 +25,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from repjax.primitives.core import weak
+from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.jax_internals import lowering_rules
 from repjax.primitives.core.programs import (
     bind_equation,
@@ -41,6 +42,7 @@ from repjax.primitives.core.tables import (
     ELEMENTWISE,
     EXACT,
     EXACT_ON_INTEGERS,
+    LARGEST_LOOP,
     LARGEST_REPEATED,
     NOT_DIFFERENTIABLE,
     PREFIX,
@@ -210,8 +212,8 @@ def interpret(context: Context, jaxpr, consts, operands) -> list[Any]:
 
     def write(variables, values):
         for variable, value in zip(variables, values, strict=True):
-            if uses[variable] > 1 and not context.differentiable:
-                value = _computed_once(context, value)
+            if not context.differentiable:
+                value = _in_memory(context, value, uses[variable])
             environment[variable] = value
 
     write(jaxpr.constvars, consts)
@@ -283,13 +285,16 @@ def _measure(context: Context, equation, operands, results) -> None:
         context.sizes.update((id(x), (total, x)) for x in results)
 
 
-def _computed_once(context: Context, value):
-    """The value, in memory if computing it repeatedly would take too much code."""
-    if isinstance(value, weak.Undecided):
+def _in_memory(context: Context, value, uses: int):
+    """The value, in memory if computing it where it is used would take too much code."""
+    if isinstance(value, weak.Undecided) or (size := _size(context, value)) < LARGEST_REPEATED:
         return value
     aval = jax.typeof(value)
-    large = _size(context, value) >= LARGEST_REPEATED and getattr(aval, "size", 1) != 1
-    return PRIMITIVES["materialize"].bind(value) if large and aval.dtype == np.float32 else value
+    repeated = uses > 1 and aval.dtype == np.float32
+    long = size >= LARGEST_LOOP and aval.dtype in HALVES
+    if getattr(aval, "size", 1) != 1 and (repeated or long):
+        return PRIMITIVES["materialize"].bind(value)
+    return value
 
 
 #: These make equal elements of equal elements, which have no order; they stay visible to XLA.

@@ -186,6 +186,10 @@ CODE_SIZE: dict[str, int] = {}
 #: XLA fuses an operation into every loop that uses it.  From this size on a value that is used
 #: more than once is computed once instead, lest code grow exponentially with depth.
 LARGEST_REPEATED = 8
+#: From this size on a value of 16 bits is computed in a loop of its own, however often it is used:
+#: in some longer loops that end in such formats, LLVM's vectorizer, from jax 0.12 on, asks the
+#: users of each value, and theirs, which takes exponential time.
+LARGEST_LOOP = 256
 #: Elementwise operations, which a scalar may go through before it is broadcast.
 ELEMENTWISE: set[str] = set()
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from repjax.primitives.core import canonical
 from repjax.primitives.core.define import define
-from repjax.primitives.core.tables import ELEMENTWISE
+from repjax.primitives.core.tables import CODE_SIZE, ELEMENTWISE
 from repjax.primitives.operations.arithmetic import add, div, mul, neg, plain_rule, sub
 from repjax.primitives.operations.elementary import digamma_p, exp_p, lgamma_p, pow_p
 from repjax.primitives.operations.elementary.basics import constants
@@ -235,3 +235,4 @@ for _primitive in (bessel_i0e_p, bessel_i1e_p, zeta_p, polygamma_p):
     _name = _primitive.name.removeprefix("repjax_")
     plain_rule(_name, _primitive)
     ELEMENTWISE.add(_name)
+    CODE_SIZE[_name] = 256

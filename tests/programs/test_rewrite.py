@@ -636,6 +636,25 @@ AVALS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32])
+@pytest.mark.parametrize(
+    "of",
+    [lax.digamma, lax.bessel_i1e, lambda x: lax.polygamma(jnp.zeros_like(x), x)],
+    ids=["digamma", "bessel_i1e", "polygamma"],
+)
+def test_long_loops_end_to_be_compiled(of, dtype):
+    """LLVM of JAX 0.12 took hours for them in formats of 16 bits."""
+
+    def program(x):
+        a = lax.acos(of(x))
+        return jnp.tanh(a) * a
+
+    x = np.linspace(0.1, 3, 16).astype(dtype)
+    compiled = repjax.reproducible(program)(x)
+    with repjax.enabled():
+        assert_same_bits(compiled, program(jnp.asarray(x)))
+
+
 @pytest.mark.parametrize("name", AVALS)
 def test_types_are_those_of_jit(name):
     function, x = AVALS[name]

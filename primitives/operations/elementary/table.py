@@ -251,12 +251,17 @@ TABLE = (
     ),
     # These two take long to compile in a kernel of row groups.
     Row(
-        "lgamma", "log of abs(Gamma(x))", "+inf at ±inf, 0 and the negative integers", in_rows=False
+        "lgamma",
+        "log of abs(Gamma(x))",
+        "+inf at ±inf, 0 and the negative integers",
+        code_size=256,
+        in_rows=False,
     ),
     Row(
         "digamma",
         "derivative of `lgamma`",
         "digamma(0) = -inf, NaN at the negative integers and -inf",
+        code_size=256,
         in_rows=False,
     ),
     Row(
