@@ -26,7 +26,8 @@ OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "halves", "linalg"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
-    *("repdl", "rows", "runs", "samplers", "special", "structure", "two_arguments", "window"),
+    *("repdl", "rows", "runs", "samplers", "shapes", "special", "structure"),
+    *("two_arguments", "window"),
     "conformance::test_another_instruction_set",
     "settings::test_setting",
 }

@@ -1,0 +1,39 @@
+"""What results do not depend on: docs/numerics.md, section 21, by operation."""
+
+from __future__ import annotations
+
+import pytest
+
+import stock_primitives
+from helpers import shapes
+
+CASES = [(operation, variation) for operation in shapes.OPERATIONS for variation in operation.holds]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{o.name}-{v}" for o, v in CASES])
+def test_a_variation_changes_bits_or_not(number):
+    """Where it may, some case shows it, so that the table says no more and no less than is true."""
+    operation, variation = CASES[number]
+    dtypes = [shapes.FORMATS[(number + seed) % 3] for seed in range(60)]
+    tried = (shapes.Case(operation, variation, dtype, seed) for seed, dtype in enumerate(dtypes))
+    if operation.holds[variation]:
+        case = next(tried)
+        assert case.same(), str(case)
+    else:
+        assert not all(case.same() for case in tried)
+
+
+@pytest.mark.parametrize("name", ["sum, `pairwise`", "product, `sequential`"])
+def test_control_in_plain_jax(name):
+    """The same variations change bits there."""
+    (operation,) = (x for x in shapes.OPERATIONS if x.name == name)
+    plain = [
+        shapes.Case(operation, variation, "float32", seed).same(plain=True)
+        for seed in range(8)
+        for variation in ("rows", "behind", "in front")
+    ]
+    assert not all(plain)
+
+
+def test_the_table_of_the_documentation():
+    assert shapes.table() in stock_primitives.sections()[21]
