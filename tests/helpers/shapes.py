@@ -268,12 +268,13 @@ OPERATIONS = (
 
 
 class Case(NamedTuple):
-    """An operation, a variation, a format, and the seed of the data."""
+    """An operation, a variation, a format, and the seed of the data; how many terms, if given."""
 
     operation: Operation
     variation: str
     dtype: str
     seed: int
+    terms: int | None = None
 
     def __str__(self) -> str:
         return f"{self.operation.name}, {self.variation}, {self.dtype}, seed {self.seed}"
@@ -281,7 +282,7 @@ class Case(NamedTuple):
     def same(self, plain: bool = False) -> bool:
         """Whether the variation changes no bits."""
         rng = np.random.default_rng(self.seed)
-        rows, terms = rng.choice(ROWS), rng.choice(TERMS)
+        rows, terms = rng.choice(ROWS), self.terms or rng.choice(TERMS)
         data = Data(numbers(rng, (rows, terms)), numbers(rng, (terms, COLUMNS)))
         other = VARIATIONS[self.variation](rng, self.operation, data)
         of_both = data._replace(part=_both_have(self.variation, other))

@@ -14,13 +14,12 @@ CASES = [(operation, variation) for operation in shapes.OPERATIONS for variation
 def test_a_variation_changes_bits_or_not(number):
     """Where it may, some case shows it, so that the table says no more and no less than is true."""
     operation, variation = CASES[number]
-    dtypes = [shapes.FORMATS[(number + seed) % 3] for seed in range(60)]
-    tried = (shapes.Case(operation, variation, dtype, seed) for seed, dtype in enumerate(dtypes))
     if operation.holds[variation]:
-        case = next(tried)
+        case = shapes.Case(operation, variation, shapes.FORMATS[number % 3], number)
         assert case.same(), str(case)
-    else:
-        assert not all(case.same() for case in tried)
+    else:  # which rounding to a narrower format may hide
+        many = (shapes.Case(operation, variation, "float32", seed, terms=100) for seed in range(30))
+        assert not all(case.same() for case in many)
 
 
 @pytest.mark.parametrize("name", ["sum, `pairwise`", "product, `sequential`"])
