@@ -24,6 +24,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,15 @@ class Number:
         return cls(found[0].dtype, f"{int(array.view(unsigned)):0{2 * unsigned.itemsize}x}")
 
     @property
-    def value(self) -> float | int | bool:
+    def array(self) -> np.ndarray:
+        """Of shape () and its type."""
         dtype = _dtype(self.dtype)
-        array = np.asarray(int(self.bits, 16), f"u{dtype.itemsize}").view(dtype)
-        return array.astype(np.float64).item() if dtype.isbuiltin == 2 else array.item()
+        return np.asarray(int(self.bits, 16), f"u{dtype.itemsize}").view(dtype)
+
+    @property
+    def value(self) -> float | int | bool:
+        array = self.array
+        return array.astype(np.float64).item() if array.dtype.isbuiltin == 2 else array.item()
 
     def __str__(self) -> str:
         value = self.value
@@ -91,6 +97,11 @@ def digests(tree) -> Tree:
         show(leaf.path): digest(leaf.array) if leaf.dtype != "none" else digest(None)
         for leaf in leaves(tree)
     }
+
+
+def stored(tree: Tree) -> Tree:
+    """The digests of leaves that a file has arrays of: all except those that are None."""
+    return {path: x for path, x in tree.items() if x != digest(None)}
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -287,8 +298,12 @@ class Record:
     is_finished: bool = False
 
 
-def read(path) -> Record:
+def read(path, progress: Callable[[int], None] | None = None) -> Record:
     """Read a run directory.
+
+    Args:
+      path: the directory.
+      progress: called with the number of records so far.
 
     Raises:
       RunError: no run, one of another version, or a log or an array that was changed.
@@ -297,7 +312,7 @@ def read(path) -> Record:
     log = path / LOG
     if not log.is_file():
         raise RunError(f"{path}: expected a run directory, received nothing with a {LOG} in it")
-    records = _read(log).records
+    records = _read(log, progress).records
     if not records:
         raise RunError(f"{path}: expected a run, received a log without a whole line")
     try:
@@ -342,13 +357,13 @@ def _arrays(path: pathlib.Path, record) -> dict[str, np.ndarray]:
         found = {show(p): x for p, x in checkpoint.load_leaves(path / name).items()}
     except OSError as error:
         raise RunError(f"{path}: expected the file {name} of the log, received {error}") from error
-    if {p: digest(x) for p, x in found.items()} != record["leaves"]:
+    if {p: digest(x) for p, x in found.items()} != stored(record["leaves"]):
         raise RunError(f"{path / name}: expected the arrays of the log, received others")
     return found
 
 
-def _read(log: pathlib.Path) -> logs.Log:
+def _read(log: pathlib.Path, progress: Callable[[int], None] | None = None) -> logs.Log:
     try:
-        return logs.read(log, FORMAT, VERSION)
+        return logs.read(log, FORMAT, VERSION, progress)
     except logs.LogError as error:
         raise RunError(str(error)) from error

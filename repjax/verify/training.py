@@ -14,8 +14,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from repjax import checkpoint
 from repjax.verify import runs, scripts, settings
+from repjax.verify.digest import digest, show
 from repjax.verify.progress import counter
 
 CHECKPOINTS = "checkpoints"
@@ -96,6 +99,31 @@ def _checkpoint(path: pathlib.Path, n: int) -> pathlib.Path:
     return path / CHECKPOINTS / f"{n}.npz"
 
 
+def checkpoints(path) -> dict[int, pathlib.Path]:
+    """The files of a logged training that hold states, by the number of steps before them."""
+    found = (pathlib.Path(path) / CHECKPOINTS).glob("*.npz")
+    return {int(x.stem): x for x in sorted(found) if x.stem.isdecimal()}
+
+
+def arrays_after(record: runs.Record, n: int) -> dict[str, np.ndarray]:
+    """The arrays of the checkpoint after n steps, by their paths, as the log has them.
+
+    Raises:
+      TrainingError: the file holds others.
+      CheckpointError: it is none, cut short or changed.
+      OSError: it cannot be read.
+    """
+    path = _checkpoint(pathlib.Path(record.name), n)
+    found = {show(p): x for p, x in checkpoint.load_leaves(path).items()}
+    expected = record.steps.get(n, {}).get("state", {})
+    if {p: digest(x) for p, x in found.items()} != runs.stored(expected):
+        raise TrainingError(
+            f"{path}: expected the arrays of step {n} of the log, received others; restore it from "
+            "another copy"
+        )
+    return found
+
+
 def state_after(training: Training, path, n: int) -> Any:
     """The state of a logged training after n steps, repeated from the last checkpoint before.
 
@@ -106,8 +134,7 @@ def state_after(training: Training, path, n: int) -> Any:
     record = runs.read(path)
     if n not in record.steps:
         raise TrainingError(f"{path}: expected a log with step {n}, received one without")
-    folder = pathlib.Path(path) / CHECKPOINTS
-    known = sorted(int(x.stem) for x in folder.glob("*.npz") if x.stem.isdecimal())
+    known = checkpoints(path)
     state = training.state()
     first = max((k for k in known if k <= n), default=0)
     if known:
