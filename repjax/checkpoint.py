@@ -14,6 +14,7 @@ Nothing is pickled, and the same tree and metadata give the same file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -180,6 +181,8 @@ def replacing(path):
     """A new binary file that takes the place of `path` if the block succeeds."""
     target = os.path.realpath(os.fspath(path))  # through a symbolic link, not over it
     folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "expected a folder to write into, found none", folder)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "x+b") as file:

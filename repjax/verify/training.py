@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from repjax import checkpoint
+from repjax.primitives.core.tables import RefusedError
 from repjax.verify import runs, scripts, settings
 from repjax.verify.digest import digest, show
 from repjax.verify.progress import counter
@@ -77,8 +78,11 @@ def log(
 
     Raises:
       RunError: the directory cannot be written.
+      TrainingError: ``every`` is no number of steps.
     """
-    every = every or max(1, round(training.steps**0.5))
+    every = max(1, round(training.steps**0.5)) if every is None else every
+    if every < 1:
+        raise TrainingError(f"expected at least one step between checkpoints, received {every}")
     with runs.Run(path, metadata=metadata) as run:
         (run.path / CHECKPOINTS).mkdir()
         state = training.state()
@@ -124,8 +128,12 @@ def arrays_after(record: runs.Record, n: int) -> dict[str, np.ndarray]:
     return found
 
 
-def state_after(training: Training, path, n: int) -> Any:
+def state_after(
+    training: Training, path, n: int, progress: Callable[[int], None] | None = None
+) -> Any:
     """The state of a logged training after n steps, repeated from the last checkpoint before.
+
+    ``progress`` is called with the number of the step that was repeated.
 
     Raises:
       TrainingError: the log has no such step, or the training does not give what it holds.
@@ -147,6 +155,8 @@ def state_after(training: Training, path, n: int) -> Any:
             )
         if k < n:
             state = training.step(state, training.batch(k))
+            if progress:
+                progress(k + 1)
     return state
 
 
@@ -190,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
                 metadata={"training": arguments.training},
                 progress=progress,
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RefusedError) as error:
         print(f"repjax log: {error}", file=sys.stderr)
         return 2
     return 0
