@@ -32,6 +32,11 @@ _FORMAT = "repjax checkpoint"
 _VERSION = 1
 _HEADER = "checkpoint.json"
 _SEAL = b"sha256:" + b"0" * 64
+#: What an archive that is none, or a header that is another, raises.
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, EOFError, RecursionError),
+    zipfile.BadZipFile,
+)
 
 
 class CheckpointError(ValueError):
@@ -215,7 +220,7 @@ def _opened(path):
                 header = json.loads(archive.read(_HEADER))
                 _check_version(path, header)
                 yield archive, header
-        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise CheckpointError(
                 f"{path}: expected the members and the header of a {_FORMAT}, received a file "
                 f"without them ({error!r}); restore it from another copy"

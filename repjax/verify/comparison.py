@@ -296,7 +296,8 @@ def mean_absolute_error(x: runs.Evaluation) -> fractions.Fraction | None:
     """Exactly; None with numbers that are not finite, or without labels."""
     if x.labels is None or not x.labels.size:
         return None
-    pairs = [np.asarray(y, np.float64) for y in (x.labels, x.predictions)]
+    with np.errstate(all="ignore"):  # signalling NaNs
+        pairs = [np.asarray(y, np.float64) for y in (x.labels, x.predictions)]
     if not all(np.isfinite(y).all() for y in pairs):
         return None
     total = sum(
@@ -419,7 +420,8 @@ def variability(name: str, a: np.ndarray, b: np.ndarray) -> Variability:
     """Of two arrays of one shape and type of floats."""
     differ = differing(a, b)
     a, b = np.asarray(a)[differ], np.asarray(b)[differ]
-    x, y = (np.asarray(v, np.float64) for v in (a, b))
+    with np.errstate(all="ignore"):  # signalling NaNs
+        x, y = (np.asarray(v, np.float64) for v in (a, b))
     finite = np.isfinite(x) & np.isfinite(y)
     with np.errstate(all="ignore"):
         terms = np.abs(x - y) / np.abs(x)

@@ -219,8 +219,9 @@ def differences(name: str, title: str, text: str, series: Sequence[Series], firs
     """
     powers = [math.log10(x) for s in series for x in s.values if x and _is_number(x)]
     low, high = (min(powers), max(powers)) if powers else (-1.0, 0.0)
-    bottom, top = math.floor(low) - 1, math.ceil(high) + 1
     undefined = any(x is not None and math.isnan(x) for s in series for x in s.values)
+    bottom, highest = math.floor(low) - 1, math.ceil(high)
+    top = highest + 1 if undefined else highest
     with _figure(WIDTH, HEIGHT) as (figure, axes):
         for i, s in enumerate(series, first):
             places = [k for k, x in enumerate(s.values) if x is not None]
@@ -233,9 +234,10 @@ def differences(name: str, title: str, text: str, series: Sequence[Series], firs
             if len(s.values) > _MOST_MARKERS:
                 style["marker"] = None
             axes.plot(places, values, label=_text(s.name), **style)
-        ticks = [k for k in range(bottom + 1, top) if not (k - bottom - 1) % _pace(top - bottom)]
-        named = [bottom, *ticks, *([top] if undefined else [])]
-        axes.set_yticks(named, [_tick(k, bottom, top, undefined) for k in named])
+        names = {bottom: EQUAL}
+        names |= {k: f"1e{k}" for k in range(bottom + 1, highest + 1, _pace(highest - bottom))}
+        names |= {top: UNDEFINED} if undefined else {}
+        axes.set_yticks([*names], names.values())
         axes.set_ylim(bottom - 0.3, top + 0.3)
         axes.set_xlabel("epoch")
         axes.grid(axis="y")
@@ -246,12 +248,6 @@ def differences(name: str, title: str, text: str, series: Sequence[Series], firs
 
 def _pace(count: int) -> int:
     return max(1, math.ceil(count / 7))
-
-
-def _tick(k: int, bottom: int, top: int, undefined: bool) -> str:
-    if k == bottom:
-        return EQUAL
-    return UNDEFINED if undefined and k == top else f"1e{k}"
 
 
 def dots(name: str, title: str, text: str, rows: Sequence[str], series: Sequence[Series]) -> str:

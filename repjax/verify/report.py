@@ -335,6 +335,9 @@ def _parting(entries: Sequence[Entry]) -> Iterator[str]:
 def _what_differs(found: Comparison) -> str:
     found = [x for x in (*found.criteria, *found.bits) if not x.same]
     names = list(dict.fromkeys(re.sub(r"^evaluation \d+: ", "", x.name) for x in found))
+    if final := [name for name in names if name.startswith("final ")]:
+        names = [name for name in names if name not in final]
+        names.append(f"{len(final)} of the final parameters")
     if not names:
         return "Nothing that both logged differs."
     more = f" and {len(names) - MOST_ITEMS} more" if len(names) > MOST_ITEMS else ""

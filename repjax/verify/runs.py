@@ -27,6 +27,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from repjax import checkpoint
@@ -36,6 +37,17 @@ from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
 LOG, PARAMS = "log.jsonl", "params.npz"
+
+
+#: Options of JAX and variables of the environment that may change bits.
+_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+)
+_VARIABLES = ("XLA_FLAGS", "REPJAX_NATIVE", "PYTHONHASHSEED")
 
 
 class RunError(ValueError):
@@ -70,7 +82,8 @@ class Number:
     @property
     def value(self) -> float | int | bool:
         array = self.array
-        return array.astype(np.float64).item() if array.dtype.isbuiltin == 2 else array.item()
+        with np.errstate(all="ignore"):  # signalling NaNs
+            return array.astype(np.float64).item() if array.dtype.isbuiltin == 2 else array.item()
 
     def __str__(self) -> str:
         value = self.value
@@ -102,6 +115,13 @@ def digests(tree) -> Tree:
 def stored(tree: Tree) -> Tree:
     """The digests of leaves that a file has arrays of: all except those that are None."""
     return {path: x for path, x in tree.items() if x != digest(None)}
+
+
+def _settings() -> dict[str, str]:
+    """What runs here, for the first record: all of it as text."""
+    found = info() | {name: getattr(jax.config, name) for name in _OPTIONS}
+    found |= {name: os.environ.get(name, "not set") for name in _VARIABLES}
+    return {name: str(x) for name, x in found.items()}
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -160,7 +180,7 @@ class Run:
         if any(self.path.iterdir()):
             raise RunError(f"{self.path}: expected no files, received a directory with some")
         about = {"format": FORMAT, "version": VERSION, "metadata": metadata}
-        first = {"kind": "run", **about, "info": {k: str(v) for k, v in info().items()}}
+        first = {"kind": "run", **about, "info": _settings()}
         try:
             logs.as_json(first)  # or nothing is begun
         except logs.LogError as error:

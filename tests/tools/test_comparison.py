@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fractions
 import html.parser
 import json
@@ -29,6 +30,9 @@ def write(path, change: str = "", *, epochs: int = 3, steps: int = 4):
         predictions[7] = (LABELS[7] + 1) % 4
     if change == "classes":  # one more of class 1 is right, and one fewer of class 2
         predictions[5], predictions[2] = LABELS[5], (LABELS[2] + 1) % 4
+    rates = [0.5**n for n in range(epochs)]
+    if change == "metric":
+        rates[1] = np.nextafter(rates[1], 9.0)
     if change == "logits":
         logits[3, 1] = np.nextafter(logits[3, 1], np.float32(9))
     with Run(path) as run:
@@ -39,7 +43,9 @@ def write(path, change: str = "", *, epochs: int = 3, steps: int = 4):
             run.step(n, params=weights, batch=np.arange(n))
         for n in range(epochs):
             loss = np.float32(1) / np.float32(n + 1)
-            run.epoch(np.nextafter(loss, np.float32(0)) if change == "loss" and n == 2 else loss)
+            if change == "loss" and n == 2:
+                loss = np.nextafter(loss, np.float32(0))
+            run.epoch(np.float64(loss) if change == "type" else loss, rate=rates[n])
         run.evaluate(LABELS, predictions, logits)
         run.finish(weights)
     return read_run(path)
@@ -64,6 +70,8 @@ def test_the_same(base, tmp_path):
     "change, options, criteria, place",
     [
         ("loss", {}, ["loss of every epoch"], ""),
+        ("type", {}, ["loss of every epoch"], ""),
+        ("metric", {}, [], ""),
         ("prediction", {}, ["overall accuracy", "accuracy of each class", "every prediction"], ""),
         ("classes", {}, ["accuracy of each class", "every prediction"], ""),
         ("", {"epochs": 4}, ["number of epochs"], ""),
@@ -71,7 +79,7 @@ def test_the_same(base, tmp_path):
         ("logits", {}, [], ""),
         ("", {"steps": 5}, [], ""),
     ],
-    ids=["loss", "prediction", "classes", "epoch", "weight", "logits", "step"],
+    ids=["loss", "type", "metric", "prediction", "classes", "epoch", "weight", "logits", "step"],
 )
 def test_planted_differences_are_named(change, options, criteria, place, base, tmp_path):
     found = compare(base, write(tmp_path / "other", change, **options))
@@ -93,6 +101,24 @@ def test_what_differs_is_said(base, tmp_path):
     found = compare(base, write(tmp_path / "third", "weight"))
     (variability,) = found.variability
     assert (variability.name, variability.differ, variability.elements) == ("final a/w", 1, 12)
+
+
+def test_numbers_that_differ(base, tmp_path):
+    """Metrics count, and numbers of two types are shown as such; Vs is of the two numbers."""
+    found = compare(base, write(tmp_path / "metric", "metric"))
+    assert names(found.bits) == ["metric rate of every epoch"]
+    ((name, vs),) = [(x.name, x.vs) for x in found.scalars]
+    assert (name, vs) == ("metric rate of epoch 1", -(2.0**-52))
+    assert "metric rate of epoch 1: -2.220e-16" in comparison.text(found)
+    loss = compare(base, write(tmp_path / "loss", "loss"))
+    assert [x.name for x in loss.scalars] == ["loss of epoch 2"]
+    (losses,) = loss.variability
+    assert (losses.name, losses.differ, losses.ulps, losses.bits) == ("losses", 1, 1, 1)
+    assert losses.all_bits == 3 * 32
+    of_types = compare(base, write(tmp_path / "type", "type"))
+    (criterion,) = [x for x in of_types.criteria if not x.same]
+    assert (criterion.first, criterion.second) == ("float32 0x1p+0", "float64 0x1p+0")
+    assert [x.vs for x in of_types.scalars] == [0.0] * 3
 
 
 def test_equal_nans_are_equal_and_zeros_of_two_signs_are_not(tmp_path):
@@ -161,6 +187,48 @@ def test_conventions_of_variability():
     assert comparison.vs(0.0, 1.0) is None and comparison.vs(1.0, np.inf) is None
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_distances_and_bits(dtype):
+    """Counted once more, by the integers that order the numbers."""
+    dtype = np.dtype(getattr(jax.numpy, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
+    width = dtype.itemsize
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 1 << 63, (2, 200), np.uint64) >> np.uint64(63 - 8 * width + 1)
+    words |= rng.integers(0, 2, (2, 200), np.uint64) << np.uint64(8 * width - 1)
+    a, b = words.astype(f"u{width}").view(dtype)
+    b[:50] = a[:50]
+    found = comparison.variability("it", a, b)
+    values = [[float(x) for x in v] for v in (a, b)]
+    finite = [i for i in range(200) if np.isfinite(values[0][i]) and np.isfinite(values[1][i])]
+    half = 1 << (8 * width - 1)
+    ordered = [
+        [half - int(w) if int(w) >= half else int(w) for w in v.view(f"u{width}")] for v in (a, b)
+    ]
+    assert found.ulps == max(abs(ordered[0][i] - ordered[1][i]) for i in finite)
+    bits = [[int(w) for w in v.view(f"u{width}")] for v in (a, b)]
+    assert found.bits == sum((x ^ y).bit_count() for x, y in zip(*bits, strict=True))
+    assert found.all_bits == 200 * 8 * width and found.differ <= 150
+    assert comparison.variability("zeros", a[:1] * 0, -(a[:1] * 0)).ulps in (0, None)
+
+
+def test_several_arrays_together():
+    rng = np.random.default_rng(0)
+    a = [rng.normal(size=n).astype(np.float32) for n in (3, 40)]
+    b = [np.where(rng.random(x.shape) < 0.4, np.nextafter(x, np.float32(9)), x) for x in a]
+    a[1][5] = 0
+    parts = [comparison.variability("it", x, y) for x, y in zip(a, b, strict=True)]
+    whole = comparison.variability("it", np.concatenate(a), np.concatenate(b))
+    found = comparison.together("it", parts)
+    assert abs(found.vermv - whole.vermv) < 2**-70 and whole.undefined == 1
+    assert dataclasses.replace(found, vermv=0) == dataclasses.replace(whole, vermv=0)
+
+
+def test_terms_beyond_float64_are_undefined():
+    found = comparison.variability("it", np.array([5e-324, 1.0]), np.array([1e300, 1.0]))
+    assert (found.undefined, found.vermv) == (1, 0.0) and found.ulps > 2**62
+    assert comparison.vs(5e-324, 1e300) is None
+
+
 # --- files of Chen et al. ----------------------------------------------------------------
 
 RESULTS = "overall_acc,0.75\nloss,[1.5, 0.1]\ntime,[3.25, 3.5]\n0,0.5\n1,1.0\n0\n1\n1\n0\n"
@@ -185,10 +253,17 @@ def test_result_files_of_the_paper(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", RESULTS[:30], RESULTS.replace("[1.5", "[x"), RESULTS.replace("0.75", "much"), "\n0\n"],
+    [
+        "",
+        "\x00\udcfd7zXZ",
+        RESULTS[:30],
+        RESULTS.replace("[1.5", "[x"),
+        RESULTS.replace("0.75", "much"),
+        "\n0\n",
+    ],
 )
 def test_other_files_are_refused(text, tmp_path):
-    (tmp_path / "a").write_text(text)
+    (tmp_path / "a").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(RunError, match=r"Chen et al\. 2022"):
         icse22.read(tmp_path / "a")
 
