@@ -25,6 +25,7 @@ term is beyond float64, it is undefined: such elements are counted, and left out
 is None.  ULPs are those of finite elements; 0 and -0 are none apart.
 
 The verdict is the strongest that holds: *identical bits*, *identical by the criteria*, *different*.
+Without anything that the criteria are about, it is the first or the last.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Comparison:
         if not all(x.same for x in self.criteria):
             return "different"
         if not all(x.same for x in self.bits):
-            return "identical by the criteria"
+            return "identical by the criteria" if self.criteria else "different"
         return "identical bits" if self.bits else "identical by the criteria"
 
     @property

@@ -152,6 +152,15 @@ def test_the_mean_absolute_error_is_exact(tmp_path):
     assert comparison.mean_absolute_error(evaluation) == exact
 
 
+def test_without_criteria_bits_decide(tmp_path):
+    for name, x in (("a", 1), ("b", 1), ("c", 2)):
+        with Run(tmp_path / name) as run:
+            run.step(0, params=np.float32(x))
+    first, same, other = (read_run(tmp_path / name) for name in "abc")
+    assert compare(first, same).verdict == "identical bits"
+    assert compare(first, other).verdict == "different"
+
+
 def test_runs_without_anything_in_common(tmp_path):
     for name in "ab":
         Run(tmp_path / name).close()

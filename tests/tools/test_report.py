@@ -256,6 +256,21 @@ def test_result_files_of_the_paper(tmp_path):
     assert found.row("0", "0.75") == ["0", "0.75", "✓ 0.75"] and not report.same(entries)
 
 
+def test_long_work_says_how_far_it_is(pair, monkeypatch, capsys):
+    from repjax.verify import progress
+
+    monkeypatch.setattr(progress, "IN_A_FILE", 0.0)
+    made(*pair)
+    said = capsys.readouterr().err
+    for what in (
+        "records of the runs: 21",
+        f"steps of {pair[1]}: 13",
+        f"checkpoints of {pair[1]}: 3",
+    ):
+        assert f"{what}\n" in said
+    assert "sections of 8: 8\n" in said
+
+
 # --- a page ------------------------------------------------------------------------------
 
 
