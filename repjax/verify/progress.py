@@ -14,7 +14,7 @@ ON_A_TERMINAL, IN_A_FILE = 0.2, 10.0
 
 def is_progress(line: str) -> bool:
     """Whether :func:`counter` wrote this line into a file."""
-    return re.fullmatch(r".+: \d+\n", line) is not None
+    return re.fullmatch(r"[a-z][a-z0-9 ]*: \d+\n", line) is not None
 
 
 @contextlib.contextmanager

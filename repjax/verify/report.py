@@ -280,9 +280,7 @@ def _introduction(entries: Sequence[Entry]) -> str:
         run = entry.record
         counts = (len(x) for x in (run.steps, run.epochs, run.evaluations))
         finished = "yes" if run.is_finished else "no, interrupted"
-        found = []
-        if compared:
-            found = ["", ""]
+        found = [""] * len(compared)
         if entry.compared:
             found = [Mark(entry.compared.same, entry.compared.verdict), entry.compared.place]
         rows.append((entry.letter, run.name, *found, *map(str, counts), finished))
@@ -305,8 +303,8 @@ def _parting(entries: Sequence[Entry]) -> Iterator[str]:
     for entry in entries[1:]:
         found = entry.agreement
         yield _heading(entry)
-        if not found.steps:
-            yield page.paragraph("They have no step in common, so there are no digests to compare.")
+        if not found.leaves:
+            yield page.paragraph("They have no digests of common steps.")
             yield page.paragraph(_what_differs(entry.compared))
             continue
         differing = found.differing
@@ -333,8 +331,8 @@ def _parting(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _what_differs(found: Comparison) -> str:
-    found = [x for x in (*found.criteria, *found.bits) if not x.same]
-    names = list(dict.fromkeys(re.sub(r"^evaluation \d+: ", "", x.name) for x in found))
+    differ = [x.name for x in (*found.criteria, *found.bits) if not x.same]
+    names = list(dict.fromkeys(re.sub(r"^evaluation \d+: ", "", name) for name in differ))
     if final := [name for name in names if name.startswith("final ")]:
         names = [name for name in names if name not in final]
         names.append(f"{len(final)} of the final parameters")
@@ -498,8 +496,10 @@ def _share(x: tuple[int, int] | str | None) -> _Value | None:
 
 
 def _classes(entries: Sequence[Entry]) -> tuple[str, str]:
-    """A figure and a table of the accuracy of each class at the last evaluation."""
-    evaluations = [e.record.evaluations[-1] if e.record.evaluations else None for e in entries]
+    """A figure and a table of the accuracy of each class at the last evaluation of all runs."""
+    counts = [len(entry.record.evaluations) for entry in entries]
+    last = min(filter(None, counts)) - 1
+    evaluations = [e.record.evaluations[last] if e.record.evaluations else None for e in entries]
     by_run = [
         comparison.accuracies(x) if x is not None and not comparison.is_regression(x) else {}
         for x in evaluations
@@ -511,7 +511,7 @@ def _classes(entries: Sequence[Entry]) -> tuple[str, str]:
     chosen = [*differ, *(c for c in classes if c not in differ)][:MOST_CLASSES]
     chosen.sort(key=comparison.by_number)
     only = f" ({len(chosen)} of {len(classes)})" if len(chosen) < len(classes) else ""
-    title = f"Accuracy of each class, last evaluation{only}"
+    title = f"Accuracy of each class, evaluation {last}{only}"
     text = f"{len(differ)} of {len(classes)} classes differ." if len(entries) > 1 else ""
     shares = [{c: _share(found.get(c)) for c in chosen} for found in by_run]
     series = [

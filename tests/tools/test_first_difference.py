@@ -586,6 +586,17 @@ def test_settings(monkeypatch):
     }
 
 
+def test_progress_of_a_setting_is_passed_on(tmp_path, monkeypatch, capfd):
+    """And what else it says is in the result."""
+    python = tmp_path / "python"
+    said = "steps of 9: 4\\nKeyError: 3\\nrepjax log: 1 of 2\\n"
+    python.write_text(f"#!/bin/sh\nprintf '{said}' >&2\necho out\nexit 2\n")
+    python.chmod(0o755)
+    done = settings.run(settings.parse(f"plain+python={python}"), ["log"])
+    assert (done.returncode, done.stderr) == (2, "KeyError: 3\nrepjax log: 1 of 2\n")
+    assert capfd.readouterr() == ("out\n", f"plain+python={python}: steps of 9: 4\n")
+
+
 def located(*arguments) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "repjax", "bisect", *arguments], capture_output=True, text=True

@@ -301,6 +301,27 @@ def test_who_cannot_see_is_told(pair):
     assert used and used <= set(identifiers)
 
 
+def test_names_of_leaves_and_metrics_are_only_text(tmp_path):
+    """In figures, too, where XML has other ends than those of elements."""
+    bad = "--><script>alert(1)</script>]]></style><!-- $x$"
+    for name in "ab":
+        with Run(tmp_path / name) as run:
+            for n in range(2):
+                run.step(n, **{bad: {bad: np.float32(ord(name) * n)}})
+                run.epoch(1.0, **{bad: ord(name)})
+            run.finish({bad: np.float32(ord(name))})
+    found = Page(made(tmp_path / "a", tmp_path / "b"))
+    assert "script" not in {tag for tag, _ in found.tags}
+    assert found.row(f"{bad}: {bad}")[1:] == ["1", "1 of 2"]
+
+
+def test_classes_of_runs_with_other_numbers_of_evaluations(tmp_path):
+    """The accuracy of each class is that of the last evaluation that both have."""
+    found = Page(made(write(tmp_path / "a"), write(tmp_path / "b", epochs=2)))
+    assert "Accuracy of each class, evaluation 1" in found.text
+    assert "0 of 6 classes differ." in " ".join(found.text)
+
+
 @pytest.mark.parametrize(
     "text, shown",
     [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ("<&\"'", "&lt;&amp;&quot;&#x27;")],
