@@ -382,15 +382,19 @@ def _losses(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _numbers(entries, slug: str, title: str, numbers) -> Iterator[str]:
     """Figures of a number by epoch, and of its differences from the first run's."""
-    texts, relative = [], []
+    texts, equal, relative = [], [], []
     first = numbers(entries[0].record)
     for entry in entries[1:]:
         others = numbers(entry.record)
         found = comparison.of_epochs(title, "epochs", first, others)
-        said = f"differs from A in {found.difference}" if found.difference else "has A's bits"
-        texts.append(f"{entry.letter} {said}.")
+        if found.same:
+            equal.append(entry.letter)
+        else:
+            texts.append(f"{entry.letter} differs from A in {found.difference}.")
         relative.append(Series(entry.letter, [*map(_relative, first, others)]))
     count = max(len(numbers(entry.record)) for entry in entries)
+    if equal:
+        texts.append(f"{', '.join(equal)} ha{'ve' if len(equal) > 1 else 's'} A's bits.")
     text = " ".join([f"{count} epoch{'s' if count > 1 else ''}.", *texts])
     series = _series(entries, numbers)
     yield page.figure(plots.lines(slug, title, text, series, title), title, text)
