@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from repjax import checkpoint
-from repjax.verify import comparison, runs, scripts, settings, traces, training
+from repjax.verify import comparison, runs, scripts, settings, traces, training, variability
 from repjax.verify.progress import counter
 from repjax.verify.traces import Equation, Trace, TraceError, Value
 
@@ -280,14 +280,14 @@ def _elements(program, pair, folder, options, found: Difference) -> str:
         given = {int(number): x for (kind, number), x in values.items() if kind == "gives"}
         both.append([traces.one_nan(given[i]) for i in range(len(equation.gives))])
     pairs = zip(*both, strict=True)
-    return next(elements(a, b) for a, b in pairs if comparison.differing(a, b).any())
+    return next(elements(a, b) for a, b in pairs if variability.differing(a, b).any())
 
 
 def elements(a: np.ndarray, b: np.ndarray) -> str:
     """How many elements of two arrays of one type differ in bits, and the first that does."""
     if a.dtype.kind == "c":  # its two parts along another axis
         a, b = (np.stack([x.real, x.imag], -1) for x in (a, b))
-    places = np.argwhere(comparison.differing(a, b))
+    places = np.argwhere(variability.differing(a, b))
     at = tuple(map(int, places[0]))
     sides = [runs.Number.of("an element", x[at]) for x in (a, b)]
     shown = " against ".join(f"0x{x.bits} ({x})" for x in sides)

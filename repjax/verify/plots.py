@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from repjax.verify import page
+from repjax.verify.parting import AGREES, DIFFERS, MISSING
 
 #: Sizes in units of about a pixel.
 WIDTH, HEIGHT, WIDE, ROW = 440, 250, 960, 17
@@ -268,10 +269,6 @@ def dots(name: str, title: str, text: str, rows: Sequence[str], series: Sequence
         axes.grid(axis="both")
         _legend(figure, axes, len(series))
         return _svg(figure, name, title, text)
-
-
-#: What a leaf is in some steps.
-AGREES, DIFFERS, MISSING = "agrees", "differs", "in one of the two alone"
 
 
 def states(

@@ -24,21 +24,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from repjax.checkpoint import replacing
-from repjax.verify import comparison, page, plots, runs, training
-from repjax.verify.comparison import Comparison, Variability
+from repjax.verify import comparison, page, parting, plots, runs
+from repjax.verify.comparison import Comparison
 from repjax.verify.page import Mark, Section
-from repjax.verify.plots import AGREES, DIFFERS, MISSING, Series
+from repjax.verify.parting import Agreement, Layers, Leaf, spread
+from repjax.verify.plots import Series
 from repjax.verify.progress import counter
+from repjax.verify.variability import Variability
 
 MANIFEST = "manifest.json"
 #: Limits of what is read: runs, and bytes of a manifest.
-MOST_RUNS, MOST_BYTES = 32, 1 << 26
+MOST_RUNS, MOST_BYTES = 32, 1 << 30
 #: Limits of what is shown; what is left out is counted on the page.
-MOST_COLUMNS, MOST_ROWS, MOST_LEAVES = 240, 40, 200
-MOST_CHECKPOINTS, MOST_METRICS, MOST_CLASSES, MOST_EPOCHS = 32, 24, 40, 30
+MOST_ROWS, MOST_LEAVES, MOST_METRICS, MOST_CLASSES, MOST_EPOCHS = 40, 200, 24, 40, 30
 MOST_FACTS, MOST_CHARACTERS, MOST_ITEMS = 200, 300, 8
 
 
@@ -85,9 +84,9 @@ def read(paths: Sequence[str], format: str = "repjax") -> list[Entry]:
 
 def _against(first: runs.Record, entry: Entry) -> Entry:
     with counter(f"steps of {entry.record.name}") as progress:
-        agreement = agreement_of(first, entry.record, progress)
+        agreement = parting.agreement_of(first, entry.record, progress)
     with counter(f"checkpoints of {entry.record.name}") as progress:
-        layers = layers_of(first, entry.record, progress)
+        layers = parting.layers_of(first, entry.record, progress)
     compared = comparison.compare(first, entry.record)
     return dataclasses.replace(entry, compared=compared, agreement=agreement, layers=layers)
 
@@ -105,128 +104,6 @@ def _manifest(path: str) -> Any:
     if not isinstance(found, dict):
         raise ReportError(f"{file}: expected an object, received {type(found).__name__}")
     return found
-
-
-# --- leaves by steps ---------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Leaf:
-    """How the digests of a leaf compare: by column; the first step that differs, and how many."""
-
-    name: str
-    states: list[str | None]
-    first: int | None = None
-    count: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Agreement:
-    """Of two runs: the number of steps that both logged, the first step of each column, leaves."""
-
-    steps: int
-    columns: list[int]
-    leaves: list[Leaf]
-
-    @property
-    def differing(self) -> list[Leaf]:
-        """Those that ever differ, in the order in which they begin to."""
-        found = [leaf for leaf in self.leaves if leaf.first is not None]
-        return sorted(found, key=lambda leaf: leaf.first)
-
-
-def agreement_of(
-    first: runs.Record, second: runs.Record, progress: Callable[[int], None]
-) -> Agreement:
-    """A column of several steps differs if one of them does."""
-    common = sorted(first.steps.keys() & second.steps.keys())
-    width = min(MOST_COLUMNS, len(common))
-    columns = [common[-(-k * len(common) // width)] for k in range(width)]
-    leaves: dict[tuple[str, str], Leaf] = {}
-    for i, n in enumerate(common):
-        column = i * width // len(common)
-        trees = first.steps[n], second.steps[n]
-        for tree in sorted(trees[0].keys() | trees[1].keys()):
-            a, b = (found.get(tree, {}) for found in trees)
-            for path in a.keys() | b.keys():
-                leaf = leaves.get((tree, path))
-                if leaf is None:
-                    leaf = leaves[tree, path] = Leaf(f"{tree}: {path}", [None] * width)
-                _note(leaf, column, n, a.get(path), b.get(path))
-        progress(i + 1)
-    return Agreement(len(common), columns, [leaves[key] for key in sorted(leaves)])
-
-
-def _note(leaf: Leaf, column: int, n: int, a: str | None, b: str | None) -> None:
-    state = AGREES if a == b else MISSING if a is None or b is None else DIFFERS
-    if state != AGREES:
-        leaf.count += 1
-        leaf.first = n if leaf.first is None else leaf.first
-    if leaf.states[column] != DIFFERS and (state != AGREES or leaf.states[column] is None):
-        leaf.states[column] = state
-
-
-# --- layers over time --------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Layers:
-    """By how much layers differ.
-
-    Attributes:
-      columns: steps of checkpoints, and ``final``.
-      of: the measures by layer and by column, None where a layer is not in both runs.
-      left_out: how many checkpoints were not read.
-      other: leaves of other shapes or types.
-    """
-
-    columns: list[str]
-    of: dict[str, list[Variability | None]]
-    left_out: int
-    other: list[str]
-
-
-def layers_of(
-    first: runs.Record, second: runs.Record, progress: Callable[[int], None]
-) -> Layers | None:
-    """Of checkpoints of the same steps and of the final parameters; None without any."""
-    steps = sorted(training.checkpoints(first.name).keys() & training.checkpoints(second.name))
-    chosen = spread(steps, MOST_CHECKPOINTS)
-    found, other = [], {}
-    for i, n in enumerate(chosen):
-        arrays = (training.arrays_after(run, n) for run in (first, second))
-        found.append(_layers(*arrays, other))
-        progress(i + 1)
-    columns = [str(n) for n in chosen]
-    if first.params is not None and second.params is not None:
-        found.append(_layers(first.params, second.params, other))
-        columns.append("final")
-    names = {name: None for column in found for name in column}
-    of = {name: [column.get(name) for column in found] for name in names}
-    return Layers(columns, of, len(steps) - len(chosen), [*other]) if of or other else None
-
-
-def _layers(
-    a: dict[str, np.ndarray], b: dict[str, np.ndarray], other: dict[str, None]
-) -> dict[str, Variability]:
-    """The measures of each layer; names of leaves that cannot be measured go to ``other``."""
-    layers: dict[str, list[Variability]] = {}
-    for path in (p for p in a if p in b):
-        x, y = a[path], b[path]
-        if x.dtype != y.dtype or x.shape != y.shape:
-            kinds = (f"{v.dtype}[{','.join(map(str, v.shape))}]" for v in (x, y))
-            other[f"{path} ({' against '.join(kinds)})"] = None
-        elif comparison.is_float(x):
-            layer = path.rpartition("/")[0] or path
-            layers.setdefault(layer, []).append(comparison.variability(path, x, y))
-    return {name: comparison.together(name, found) for name, found in layers.items()}
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of them, the first and the last among them."""
-    if len(items) <= most:
-        return [*items]
-    return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
 
 
 # --- the page ----------------------------------------------------------------------------
@@ -424,11 +301,11 @@ def _relative(a: runs.Number | None, b: runs.Number | None) -> float | None:
 def _table_of_losses(entries: Sequence[Entry]) -> str:
     count = max(len(entry.record.epochs) for entry in entries)
     by_run = [comparison.losses(entry.record) for entry in entries]
-    parting = {
+    parted = {
         next((n for n, (a, b) in enumerate(zip(by_run[0], found, strict=False)) if a != b), 0)
         for found in by_run[1:]
     }
-    chosen = sorted({*spread(range(count), MOST_EPOCHS), *parting})
+    chosen = sorted({*spread(range(count), MOST_EPOCHS), *parted})
 
     def cells(n: int) -> Iterator[str | Mark]:
         for i, found in enumerate(by_run):
@@ -594,17 +471,16 @@ def _comparisons(entries: Sequence[Entry]) -> Iterator[str]:
 
 def facts(x: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """What JSON holds, as names with dots and texts; long lists are counted."""
-    if isinstance(x, dict) and depth < 8:
-        for key, value in x.items():
+    simple = not isinstance(x, list) or not any(isinstance(item, dict | list) for item in x)
+    if isinstance(x, list) and simple and len(x) <= MOST_ITEMS:
+        yield name or "metadata", ", ".join(map(_fact, x))
+    elif isinstance(x, list) and (simple or len(x) > MOST_ITEMS or depth >= MOST_ITEMS):
+        yield name or "metadata", f"{len(x)} items"
+    elif isinstance(x, dict | list) and depth < MOST_ITEMS:
+        for key, value in x.items() if isinstance(x, dict) else enumerate(x):
             yield from facts(value, f"{name}.{key}" if name else str(key), depth + 1)
-        return
-    if isinstance(x, list):
-        simple = all(not isinstance(item, dict | list) for item in x)
-        text = ", ".join(map(_fact, x)) if simple else ""
-        text = text if simple and len(x) <= MOST_ITEMS else f"{len(x)} items"
     else:
-        text = _fact(x)
-    yield name or "metadata", text
+        yield name or "metadata", _fact(x)
 
 
 def _fact(x: Any) -> str:

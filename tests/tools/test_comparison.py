@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from repjax.verify import Run, RunError, compare, comparison, icse22, read_run
+from repjax.verify import Run, RunError, compare, comparison, icse22, read_run, variability
 
 LABELS = np.arange(40) % 4
 PREDICTIONS = np.where(np.arange(40) % 5 == 0, (LABELS + 1) % 4, LABELS)
@@ -175,7 +175,7 @@ def test_variability_by_its_definition():
     rng = np.random.default_rng(0)
     a = rng.normal(size=(7, 9)).astype(np.float32)
     b = np.where(rng.random(a.shape) < 0.3, np.nextafter(a, np.float32(9)), a)
-    found = comparison.variability("it", a, b)
+    found = variability.measure("it", a, b)
     terms = [
         abs(fractions.Fraction(float(x)) - fractions.Fraction(float(y)))
         / abs(fractions.Fraction(float(x)))
@@ -188,12 +188,12 @@ def test_variability_by_its_definition():
 def test_conventions_of_variability():
     a = np.array([0, 0, np.nan, np.nan, 1, -1, np.inf, 2], np.float32)
     b = np.array([-0.0, 1, np.nan, 1, np.inf, 1, np.inf, 2], np.float32)
-    found = comparison.variability("it", a, b)
+    found = variability.measure("it", a, b)
     assert (found.elements, found.differ, found.undefined, found.signs) == (8, 5, 4, 2)
     assert found.vermv == 2 / 4  # of -1 and 1, among the equal and the defined ones
-    assert comparison.vs(2.0, 3.0) == -0.5 and comparison.vs(2.0, -2.0) == 0.0
-    assert comparison.vs(0.0, 0.0) == 0.0 and comparison.vs(np.nan, np.nan) == 0.0
-    assert comparison.vs(0.0, 1.0) is None and comparison.vs(1.0, np.inf) is None
+    assert variability.vs(2.0, 3.0) == -0.5 and variability.vs(2.0, -2.0) == 0.0
+    assert variability.vs(0.0, 0.0) == 0.0 and variability.vs(np.nan, np.nan) == 0.0
+    assert variability.vs(0.0, 1.0) is None and variability.vs(1.0, np.inf) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -206,7 +206,7 @@ def test_distances_and_bits(dtype):
     words |= rng.integers(0, 2, (2, 200), np.uint64) << np.uint64(8 * width - 1)
     a, b = words.astype(f"u{width}").view(dtype)
     b[:50] = a[:50]
-    found = comparison.variability("it", a, b)
+    found = variability.measure("it", a, b)
     values = [[float(x) for x in v] for v in (a, b)]
     finite = [i for i in range(200) if np.isfinite(values[0][i]) and np.isfinite(values[1][i])]
     half = 1 << (8 * width - 1)
@@ -217,7 +217,7 @@ def test_distances_and_bits(dtype):
     bits = [[int(w) for w in v.view(f"u{width}")] for v in (a, b)]
     assert found.bits == sum((x ^ y).bit_count() for x, y in zip(*bits, strict=True))
     assert found.all_bits == 200 * 8 * width and found.differ <= 150
-    assert comparison.variability("zeros", a[:1] * 0, -(a[:1] * 0)).ulps in (0, None)
+    assert variability.measure("zeros", a[:1] * 0, -(a[:1] * 0)).ulps in (0, None)
 
 
 def test_several_arrays_together():
@@ -225,17 +225,17 @@ def test_several_arrays_together():
     a = [rng.normal(size=n).astype(np.float32) for n in (3, 40)]
     b = [np.where(rng.random(x.shape) < 0.4, np.nextafter(x, np.float32(9)), x) for x in a]
     a[1][5] = 0
-    parts = [comparison.variability("it", x, y) for x, y in zip(a, b, strict=True)]
-    whole = comparison.variability("it", np.concatenate(a), np.concatenate(b))
-    found = comparison.together("it", parts)
+    parts = [variability.measure("it", x, y) for x, y in zip(a, b, strict=True)]
+    whole = variability.measure("it", np.concatenate(a), np.concatenate(b))
+    found = variability.together("it", parts)
     assert abs(found.vermv - whole.vermv) < 2**-70 and whole.undefined == 1
     assert dataclasses.replace(found, vermv=0) == dataclasses.replace(whole, vermv=0)
 
 
 def test_terms_beyond_float64_are_undefined():
-    found = comparison.variability("it", np.array([5e-324, 1.0]), np.array([1e300, 1.0]))
+    found = variability.measure("it", np.array([5e-324, 1.0]), np.array([1e300, 1.0]))
     assert (found.undefined, found.vermv) == (1, 0.0) and found.ulps > 2**62
-    assert comparison.vs(5e-324, 1e300) is None
+    assert variability.vs(5e-324, 1e300) is None
 
 
 # --- files of Chen et al. ----------------------------------------------------------------

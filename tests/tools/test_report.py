@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from repjax import checkpoint
-from repjax.verify import Run, page, plots, report, runs, training
+from repjax.verify import Run, page, parting, plots, report, runs, training
 
 LABELS = np.arange(60) % 6
 #: Metadata as somebody might write it who wants to be read by a browser.
@@ -175,8 +175,8 @@ def test_the_map_of_leaves_is_that_of_the_digests(tmp_path, monkeypatch):
     records = [runs.read(path) for path in (a, b)]
     del records[1].steps[3]["batch"]
     for width in (240, 7):
-        monkeypatch.setattr(report, "MOST_COLUMNS", width)
-        found = report.agreement_of(*records, lambda n: None)
+        monkeypatch.setattr(parting, "MOST_COLUMNS", width)
+        found = parting.agreement_of(*records, lambda n: None)
         assert found.steps == 21 and found.columns[0] == 0
         for leaf in found.leaves:
             tree, _, path = leaf.name.partition(": ")
@@ -189,14 +189,14 @@ def test_the_map_of_leaves_is_that_of_the_digests(tmp_path, monkeypatch):
                 states = [
                     None
                     if a == b is None
-                    else report.AGREES
+                    else parting.AGREES
                     if a == b
-                    else report.MISSING
+                    else parting.MISSING
                     if None in (a, b)
-                    else report.DIFFERS
+                    else parting.DIFFERS
                     for a, b in pairs
                 ]
-                worst = (report.DIFFERS, report.MISSING, report.AGREES, None)
+                worst = (parting.DIFFERS, parting.MISSING, parting.AGREES, None)
                 assert leaf.states[k] == next(s for s in worst if s in states), (leaf.name, k)
         batch = next(leaf for leaf in found.leaves if leaf.name.startswith("batch"))
         assert (batch.first, batch.count) == (3, 1)
@@ -238,12 +238,20 @@ def test_leaves_of_other_shapes(pair, tmp_path):
 
 def test_settings_side_by_side(pair, tmp_path):
     other = write(tmp_path / "b", metadata={"rate": 0.2, "names": ["x", "y"], "many": [*range(99)]})
-    (other / report.MANIFEST).write_text(json.dumps({"code": {"commit": "c0ffee", "dirty": True}}))
+    manifest = {
+        "code": {"commit": "c0ffee", "dirty": True},
+        "devices": [{"kind": "cpu", "count": 2}],
+        "steps": [{"root": "1"}] * 99,
+        "deep": [[[[[[[[[[[[1]]]]]]]]]]]],
+    }
+    (other / report.MANIFEST).write_text(json.dumps(manifest))
     found = Page(made(pair[0], other))
     assert found.row("rate") == ["rate", "✗ different", "0.1", "0.2"]
     assert found.row("names")[2:] == ["none", "x, y"] and found.row("many")[3] == "99 items"
     assert found.row("jax")[1] == "✓ same"
     assert found.row("code.commit") == ["code.commit", "c0ffee"]
+    assert found.row("devices.0.kind")[1] == "cpu" and found.row("steps")[1] == "99 items"
+    assert found.row("deep" + 7 * ".0")[1] == "1 items"
     assert "Key facts of manifest.json" in found.text
 
 
@@ -329,7 +337,7 @@ def test_classes_of_runs_with_other_numbers_of_evaluations(tmp_path):
 def test_any_text_can_be_shown(text, shown):
     assert page.escape(text) == shown
     page.page(text, page.paragraph(text), [page.Section(text, "x")]).encode()
-    rows = [(f"{text} $x_1$ 中", [report.AGREES, report.DIFFERS])]
+    rows = [(f"{text} $x_1$ 中", [parting.AGREES, parting.DIFFERS])]
     assert "$x_1$ 中" in plots.states("a", text, text, rows, [0, 1])
 
 
@@ -344,7 +352,7 @@ def test_numbers_of_any_size_can_be_drawn():
     for share, row in ((False, [0, 5e-324, 1e308, None, float("nan")]), (True, [0, 0.5, 1])):
         drawing = plots.heat("a", "t", "x", [("r", row)], [*"abcde"[: len(row)]], share=share)
         assert ("undef." in drawing) == (not share)
-    drawing = plots.states("a", "t", "x", [("r", [report.AGREES] * 3)], [3, 1000, 10**7])
+    drawing = plots.states("a", "t", "x", [("r", [parting.AGREES] * 3)], [3, 1000, 10**7])
     assert "10000000" in drawing and "9000000" not in drawing
 
 
