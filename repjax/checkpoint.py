@@ -14,6 +14,7 @@ Nothing is pickled, and the same tree and metadata give the same file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -31,6 +32,11 @@ _FORMAT = "repjax checkpoint"
 _VERSION = 1
 _HEADER = "checkpoint.json"
 _SEAL = b"sha256:" + b"0" * 64
+#: What an archive that is none, or a header that is another, raises.
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, EOFError, RecursionError),
+    zipfile.BadZipFile,
+)
 
 
 class CheckpointError(ValueError):
@@ -180,6 +186,8 @@ def replacing(path):
     """A new binary file that takes the place of `path` if the block succeeds."""
     target = os.path.realpath(os.fspath(path))  # through a symbolic link, not over it
     folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "expected a folder to write into, found none", folder)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "x+b") as file:
@@ -212,7 +220,7 @@ def _opened(path):
                 header = json.loads(archive.read(_HEADER))
                 _check_version(path, header)
                 yield archive, header
-        except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise CheckpointError(
                 f"{path}: expected the members and the header of a {_FORMAT}, received a file "
                 f"without them ({error!r}); restore it from another copy"

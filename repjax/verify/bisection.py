@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from repjax import checkpoint
-from repjax.verify import comparison, runs, scripts, settings, traces, training
+from repjax.verify import comparison, runs, scripts, settings, traces, training, variability
+from repjax.verify.progress import counter
 from repjax.verify.traces import Equation, Trace, TraceError, Value
 
 #: How two traces differ, in the order of what comes first in a program.
-KINDS = ("same", "inputs", "equation", "program", "results", "together")
+KINDS = ("same", "steps", "inputs", "equation", "program", "results", "together")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Difference:
     """Where two traces part.
 
     Attributes:
-      kind: ``same``; ``inputs``, by their paths in ``names``; ``equation``, which reads the same
+      kind: ``same``; ``steps``, of runs that agree in those that both have, and whose numbers are
+        ``names``; ``inputs``, by their paths in ``names``; ``equation``, which reads the same
         and gives something else on the two sides, ``first`` and ``second``; ``program``, whose
         equations ``first`` and ``second`` stand in the place of each other; ``results``, which are
         other equations' on the two sides; ``together``, where all equations agree alone and the
@@ -70,6 +72,10 @@ def _equations(found: Difference) -> str:
 
 _TEXTS = {
     "same": lambda found: "no difference",
+    "steps": lambda found: (
+        "no difference in the steps that both logged, and the numbers of their steps differ: "
+        + " and ".join(found.names)
+    ),
     "inputs": lambda found: f"the inputs differ: {', '.join(found.names)}",
     "equation": _equations,
     "program": _programs,
@@ -101,7 +107,7 @@ def bisect(first: Trace, second: Trace) -> Difference:
     if found := _names(first.inputs, second.inputs):
         return Difference("inputs", found)
     return (
-        _first_equation(first.equations, second.equations)
+        _first_equation(first, second)
         or _results("results", first.alone, second.alone)
         or _results("together", first.compiled, second.compiled)
         or Difference("same")
@@ -117,10 +123,10 @@ def _results(kind: str, a: dict[str, str], b: dict[str, str]) -> Difference | No
     return Difference(kind, found) if found else None
 
 
-def _first_equation(a: Sequence[Equation], b: Sequence[Equation]) -> Difference | None:
+def _first_equation(a: Trace, b: Trace) -> Difference | None:
     """The first equation that gives something else, or what stands in the place of others."""
     blocks: dict[Value, Difference] = {}  # by the values that equations without counterpart give
-    for first, second in _aligned(a, b):
+    for first, second in _aligned(a.equations, b.equations):
         found = Difference("equation", (), first, second)
         if len(first) != 1 or len(second) != 1 or _key(first[0]) != _key(second[0]):
             found = dataclasses.replace(found, kind="program")
@@ -133,7 +139,11 @@ def _first_equation(a: Sequence[Equation], b: Sequence[Equation]) -> Difference 
             v for pair in zip(x.reads, y.reads, strict=True) if pair[0] != pair[1] for v in pair
         ]
         return next((blocks[v] for v in others if v in blocks), found)
-    return None
+    # What nothing reads that both programs have may still be a result.
+    givers = {given: found for (_, given), found in blocks.items()}
+    names = _names(a.alone, b.alone)
+    results = [side[name] for name in names for side in (a.alone, b.alone) if name in side]
+    return next((givers[x] for x in results if x in givers), None)
 
 
 _Block = tuple[tuple[Equation, ...], tuple[Equation, ...]]
@@ -270,14 +280,14 @@ def _elements(program, pair, folder, options, found: Difference) -> str:
         given = {int(number): x for (kind, number), x in values.items() if kind == "gives"}
         both.append([traces.one_nan(given[i]) for i in range(len(equation.gives))])
     pairs = zip(*both, strict=True)
-    return next(elements(a, b) for a, b in pairs if comparison.differing(a, b).any())
+    return next(elements(a, b) for a, b in pairs if variability.differing(a, b).any())
 
 
 def elements(a: np.ndarray, b: np.ndarray) -> str:
     """How many elements of two arrays of one type differ in bits, and the first that does."""
     if a.dtype.kind == "c":  # its two parts along another axis
         a, b = (np.stack([x.real, x.imag], -1) for x in (a, b))
-    places = np.argwhere(comparison.differing(a, b))
+    places = np.argwhere(variability.differing(a, b))
     at = tuple(map(int, places[0]))
     sides = [runs.Number.of("an element", x[at]) for x in (a, b)]
     shown = " against ".join(f"0x{x.bits} ({x})" for x in sides)
@@ -347,6 +357,17 @@ def _of_settings(arguments) -> Located:
 
 def _of_files(arguments) -> Located:
     paths = [pathlib.Path(x) for x in (arguments.first, arguments.second)]
-    if all(path.is_dir() for path in paths):
-        return Located(comparison.first_step(*map(runs.read, paths)), None)
-    return Located(None, bisect(*map(traces.read, paths)))
+    if not any(path.is_dir() for path in paths):
+        return Located(None, bisect(*map(traces.read, paths)))
+    with counter("records of the runs") as progress:
+        first, second = (runs.read(path, progress) for path in paths)
+    if not first.steps.keys() & second.steps.keys():
+        raise TraceError(
+            f"bisect: expected runs that logged the same steps, received {len(first.steps)} and "
+            f"{len(second.steps)} steps, none of them the same; repjax compare has the rest"
+        )
+    place = comparison.first_step(first, second)
+    if place is None and first.steps.keys() != second.steps.keys():
+        counts = (str(len(run.steps)) for run in (first, second))
+        return Located(None, Difference("steps", tuple(counts)))
+    return Located(place, None)

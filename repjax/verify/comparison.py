@@ -9,19 +9,10 @@ are compared by their bits, so that equal NaNs are equal, and 0 and -0 are not.
 **Bits.**  Beyond the criteria, digests of all trees that both runs logged are compared by step and
 by leaf, and the final parameters and logits by element.
 
-**Variability** has the measures of the study of floating-point non-associativity (section II
-there), computed in float64 and summed exactly::
-
-    Vs    1 - |b / a| of two numbers
-    Vermv the mean over elements of |a - b| / |a|
-    Vc    the share of elements that differ
-
-Conventions, where the study leaves them open: Vc compares bits, so that a zero of the other sign
-counts and equal NaNs do not.  Vs does not see signs; changes of sign are counted beside it.  Where
-a and b have equal bits, a term is 0.  Elsewhere, where a is 0, or a or b is no finite number, a
-term is undefined: such elements are counted, and left out of Vermv's mean; Vs is None.
+**Variability** is measured for what differs (:mod:`repjax.verify.variability`).
 
 The verdict is the strongest that holds: *identical bits*, *identical by the criteria*, *different*.
+Without anything that the criteria are about, it is the first or the last.
 """
 
 from __future__ import annotations
@@ -29,7 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fractions
-import html
+import itertools
 import json
 import math
 import sys
@@ -39,12 +30,18 @@ from typing import Any
 import numpy as np
 
 from repjax.checkpoint import replacing
-from repjax.verify import icse22, runs
+from repjax.verify import icse22, page, runs
 from repjax.verify.digest import digest, little_endian
+from repjax.verify.progress import counter
+from repjax.verify.variability import Scalar, Variability, differing, is_float, measure, vs
 
 FORMAT, VERSION = "repjax comparison", 1
 #: How many of what differs are named.
 SHOWN = 5
+#: With more findings than these, those without a difference are counted only.
+MOST_ON_A_PAGE = 24
+#: How many rows a table on a page has.
+MOST_ROWS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,31 +56,6 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Variability:
-    """Of the elements of two arrays, ``a`` and ``b``.
-
-    Attributes:
-      name: what they are.
-      elements: how many there are.
-      differ: how many differ in bits, so that Vc is their share.
-      vermv: the mean over the elements for which it is defined.
-      undefined: how many these are not.
-      signs: how many differ in sign.
-    """
-
-    name: str
-    elements: int
-    differ: int
-    vermv: float
-    undefined: int
-    signs: int
-
-    @property
-    def vc(self) -> fractions.Fraction:
-        return fractions.Fraction(self.differ, self.elements or 1)
-
-
-@dataclasses.dataclass(frozen=True)
 class Comparison:
     """Of two runs.
 
@@ -93,6 +65,7 @@ class Comparison:
       bits: what is compared beyond them.
       place: where the first difference of digests is, ``step 3, params: layer/kernel``, or empty.
       variability: of arrays that differ, and of losses.
+      scalars: of losses, metrics and mean absolute errors that differ.
       notes: what a reader should know, such as that a run was interrupted.
     """
 
@@ -103,13 +76,14 @@ class Comparison:
     place: str
     variability: tuple[Variability, ...]
     notes: tuple[str, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
 
     @property
     def verdict(self) -> str:
         if not all(x.same for x in self.criteria):
             return "different"
         if not all(x.same for x in self.bits):
-            return "identical by the criteria"
+            return "identical by the criteria" if self.criteria else "different"
         return "identical bits" if self.bits else "identical by the criteria"
 
     @property
@@ -125,7 +99,7 @@ def compare(first: runs.Record, second: runs.Record) -> Comparison:
     """
     criteria = tuple(_criteria(first, second))
     steps, place = _steps(first, second)
-    bits = (*steps, *_arrays(first, second))
+    bits = (*steps, *_metrics(first, second), *_arrays(first, second))
     if not criteria and not bits:
         raise runs.RunError(
             f"compare: expected runs that logged the same kinds of things, received {first.name} "
@@ -137,7 +111,8 @@ def compare(first: runs.Record, second: runs.Record) -> Comparison:
         if not run.is_finished
     )
     variabilities = tuple(_variabilities(first, second))
-    return Comparison(first.name, second.name, criteria, bits, place, variabilities, notes)
+    scalars = tuple(_scalars(first, second))
+    return Comparison(first.name, second.name, criteria, bits, place, variabilities, notes, scalars)
 
 
 def _contents(run: runs.Record) -> str:
@@ -164,23 +139,37 @@ def _criteria(first: runs.Record, second: runs.Record) -> Iterator[Finding]:
             yield dataclasses.replace(finding, name=prefix + finding.name)
     if not (first.epochs or second.epochs):
         return
-    losses = [[epoch.loss for epoch in run.epochs] for run in (first, second)]
-    shared = min(map(len, losses))
-    differ = [i for i in range(shared) if losses[0][i] != losses[1][i]]
-    at = differ[0] if differ else 0
-    shown = [str(of_run[at]) if differ else f"{shared} losses" for of_run in losses]
-    difference = f"{len(differ)} of {shared} epochs, the first is epoch {at}" if differ else ""
-    yield Finding("loss of every epoch", not differ, *shown, difference)
-    count = [str(len(of_run)) for of_run in losses]
+    yield of_epochs("loss of every epoch", "losses", *map(losses, (first, second)))
+    count = [str(len(run.epochs)) for run in (first, second)]
     yield Finding("number of epochs", count[0] == count[1], *count)
+
+
+def losses(run: runs.Record) -> list[runs.Number]:
+    """By epoch."""
+    return [epoch.loss for epoch in run.epochs]
+
+
+def of_epochs(
+    name: str, plural: str, a: Sequence[runs.Number | None], b: Sequence[runs.Number | None]
+) -> Finding:
+    """Of a number by epoch; None where an epoch has none."""
+    shared = min(len(a), len(b))
+    differ = [i for i in range(shared) if a[i] != b[i]]
+    if not differ:
+        return Finding(name, True, *(f"{shared} {plural}",) * 2)
+    pair = [of_run[differ[0]] for of_run in (a, b)]
+    shown = [str(x) for x in pair]
+    if shown[0] == shown[1]:  # of two types
+        shown = [f"{x.dtype} {x}" for x in pair]
+    difference = f"{len(differ)} of {shared} epochs, the first is epoch {differ[0]}"
+    return Finding(name, False, *shown, difference)
 
 
 def _evaluation(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
     if a.labels is not None and b.labels is not None:
         same = bits(a.labels) == bits(b.labels)
         yield Finding("labels of the test data", same, *(digest(x.labels)[:17] for x in (a, b)))
-    is_regression = any(x.predictions.dtype.kind not in "biu" for x in (a, b))
-    yield from _errors(a, b) if is_regression else _accuracies(a, b)
+    yield from _errors(a, b) if is_regression(a, b) else _accuracies(a, b)
     if a.predictions.shape != b.predictions.shape or a.predictions.dtype != b.predictions.dtype:
         shown = (f"{x.predictions.dtype}{list(x.predictions.shape)}" for x in (a, b))
         yield Finding("every prediction", False, *shown, "types or numbers differ")
@@ -192,10 +181,14 @@ def _evaluation(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
     yield Finding("every prediction", not len(differ), *shown, difference if len(differ) else "")
 
 
+def is_regression(*evaluations: runs.Evaluation) -> bool:
+    return any(x.predictions.dtype.kind not in "biu" for x in evaluations)
+
+
 def _accuracies(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
-    found = [_accuracy(x) for x in (a, b)]
+    found = [accuracies(x) for x in (a, b)]
     for name, wanted in (("overall accuracy", [None]), ("accuracy of each class", None)):
-        classes = wanted or sorted({*found[0], *found[1]} - {None}, key=_by_number)
+        classes = wanted or sorted({*found[0], *found[1]} - {None}, key=by_number)
         differ = [c for c in classes if found[0].get(c) != found[1].get(c)]
         shown = [
             ", ".join(
@@ -208,7 +201,8 @@ def _accuracies(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
         yield Finding(name, not differ, *shown, several)
 
 
-def _by_number(name: str) -> tuple[float, str]:
+def by_number(name: str) -> tuple[float, str]:
+    """A key to sort the names of classes."""
     try:
         return float(name), name
     except ValueError:
@@ -221,7 +215,7 @@ def _ratio(x: tuple[int, int] | str | None) -> str:
     return x if isinstance(x, str) else f"{x[0]}/{x[1]}"
 
 
-def _accuracy(x: runs.Evaluation) -> dict[str | None, tuple[int, int] | str]:
+def accuracies(x: runs.Evaluation) -> dict[str | None, tuple[int, int] | str]:
     """The correct instances and all, of each class, and under None overall."""
     if x.labels is None:
         return x.accuracies
@@ -234,7 +228,7 @@ def _accuracy(x: runs.Evaluation) -> dict[str | None, tuple[int, int] | str]:
 
 
 def _errors(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
-    shown = [_mean_absolute_error(x) for x in (a, b)]
+    shown = [mean_absolute_error(x) for x in (a, b)]
     # Where numbers are missing, the predictions say whether they are the same.
     if None not in shown:
         texts = [
@@ -243,11 +237,12 @@ def _errors(a: runs.Evaluation, b: runs.Evaluation) -> Iterator[Finding]:
         yield Finding("mean absolute error", shown[0] == shown[1], *texts)
 
 
-def _mean_absolute_error(x: runs.Evaluation) -> fractions.Fraction | None:
+def mean_absolute_error(x: runs.Evaluation) -> fractions.Fraction | None:
     """Exactly; None with numbers that are not finite, or without labels."""
     if x.labels is None or not x.labels.size:
         return None
-    pairs = [np.asarray(y, np.float64) for y in (x.labels, x.predictions)]
+    with np.errstate(all="ignore"):  # signalling NaNs
+        pairs = [np.asarray(y, np.float64) for y in (x.labels, x.predictions)]
     if not all(np.isfinite(y).all() for y in pairs):
         return None
     total = sum(
@@ -265,14 +260,6 @@ def _mean_absolute_error(x: runs.Evaluation) -> fractions.Fraction | None:
 
 def bits(x: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
     return x.dtype.name, x.shape, little_endian(x).tobytes()
-
-
-def differing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Which elements of two arrays of one type differ in bits."""
-    if a.size == 0:
-        return np.zeros(a.shape, bool)
-    words = [little_endian(x).reshape(a.size, -1) for x in (a, b)]
-    return (words[0] != words[1]).any(1).reshape(a.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,6 +304,21 @@ def _steps(first: runs.Record, second: runs.Record) -> tuple[list[Finding], str]
     return found, ""
 
 
+def metrics(run: runs.Record, name: str) -> list[runs.Number | None]:
+    """A metric by epoch; None where an epoch has none."""
+    return [epoch.metrics.get(name) for epoch in run.epochs]
+
+
+def _metrics(first: runs.Record, second: runs.Record) -> Iterator[Finding]:
+    for name in metric_names(first, second):
+        both = (metrics(run, name) for run in (first, second))
+        yield of_epochs(f"metric {name} of every epoch", "values", *both)
+
+
+def metric_names(*records: runs.Record) -> list[str]:
+    return sorted({name for run in records for epoch in run.epochs for name in epoch.metrics})
+
+
 def _pairs(first: runs.Record, second: runs.Record) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Arrays that both runs have: parameters and logits."""
     params = [run.params or {} for run in (first, second)]
@@ -340,43 +342,31 @@ def _arrays(first: runs.Record, second: runs.Record) -> Iterator[Finding]:
 # --- variability ------------------------------------------------------------------------
 
 
-def vs(a: float, b: float) -> float | None:
-    """1 - |b / a|, None where that is undefined."""
-    if np.float64(a).view(np.uint64) == np.float64(b).view(np.uint64):
-        return 0.0
-    if a == 0 or not (math.isfinite(a) and math.isfinite(b)):
-        return None
-    return float(1 - abs(fractions.Fraction(b) / fractions.Fraction(a)))
-
-
-def variability(name: str, a: np.ndarray, b: np.ndarray) -> Variability:
-    """Of two arrays of one shape and type of floats."""
-    differ = differing(a, b)
-    x, y = (np.asarray(v, np.float64)[differ] for v in (a, b))
-    defined = np.isfinite(x) & np.isfinite(y) & (x != 0)
-    with np.errstate(all="ignore"):
-        terms = np.abs(x[defined] - y[defined]) / np.abs(x[defined])
-    count = a.size - int((~defined).sum())
-    return Variability(
-        name,
-        a.size,
-        int(differ.sum()),
-        math.fsum(terms) / count if count else 0.0,
-        int((~defined).sum()),
-        int((np.signbit(x) != np.signbit(y)).sum()),
-    )
-
-
 def _variabilities(first: runs.Record, second: runs.Record) -> Iterator[Variability]:
     for name, a, b in _pairs(first, second):
-        is_float = a.dtype == b.dtype and a.dtype.kind in "fV"
-        if is_float and a.shape == b.shape and bits(a) != bits(b):
-            yield variability(name, a, b)
-    losses = [[epoch.loss for epoch in run.epochs] for run in (first, second)]
-    shared = min(map(len, losses))
-    if any(losses[0][i] != losses[1][i] for i in range(shared)):
-        arrays = (np.array([x.value for x in of_run[:shared]], np.float64) for of_run in losses)
-        yield variability("losses", *arrays)
+        if is_float(a) and a.dtype == b.dtype and a.shape == b.shape and bits(a) != bits(b):
+            yield measure(name, a, b)
+    both = [losses(run) for run in (first, second)]
+    shared = min(map(len, both))
+    if any(both[0][i] != both[1][i] for i in range(shared)):
+        a, b = (np.array([x.array for x in of_run[:shared]]) for of_run in both)
+        if a.dtype != b.dtype or not is_float(a):
+            a, b = (np.array([x.value for x in of_run[:shared]], np.float64) for of_run in both)
+        yield measure("losses", a, b)
+
+
+def _scalars(first: runs.Record, second: runs.Record) -> Iterator[Scalar]:
+    by_name = {"loss": [losses(run) for run in (first, second)]}
+    for name in metric_names(first, second):
+        by_name[f"metric {name}"] = [metrics(run, name) for run in (first, second)]
+    for name, numbers in by_name.items():
+        for i, (a, b) in enumerate(zip(*numbers, strict=False)):
+            if a != b and a is not None and b is not None:
+                yield Scalar(f"{name} of epoch {i}", vs(a.value, b.value))
+    for i, pair in enumerate(zip(first.evaluations, second.evaluations, strict=False)):
+        a, b = map(mean_absolute_error, pair) if is_regression(*pair) else (None, None)
+        if a != b and a is not None and b is not None:
+            yield Scalar(f"mean absolute error of evaluation {i}", vs(float(a), float(b)))
 
 
 # --- showing it -------------------------------------------------------------------------
@@ -386,7 +376,7 @@ def text(found: Comparison) -> str:
     """A comparison for a terminal."""
     lines = [f"A  {found.first}", f"B  {found.second}", *found.notes, ""]
     for title, findings in (
-        ("criteria of Chen et al. (2022)", found.criteria),
+        ("criteria of Chen et al. (2022)", _on_a_page(found.criteria)),
         ("bits", _shortened(found.bits)),
     ):
         if findings:
@@ -402,9 +392,16 @@ def text(found: Comparison) -> str:
         for x in found.variability:
             rest = f", {x.undefined} undefined" if x.undefined else ""
             rest += f", {x.signs} of another sign" if x.signs else ""
+            rest += f"; up to {x.ulps} ULPs" if x.ulps is not None else ""
             lines.append(
                 f"  {x.name}: {x.vermv:.3e}, {float(x.vc):.6g} ({x.differ} of {x.elements}{rest})"
             )
+        lines.append("")
+    if found.scalars:
+        lines.append("variability of numbers (Vs):")
+        lines += [f"  {x.name}: {_vs(x)}" for x in found.scalars[:SHOWN]]
+        if len(found.scalars) > SHOWN:
+            lines.append(f"  and {len(found.scalars) - SHOWN} more{_largest(found.scalars)}")
         lines.append("")
     place = f"; the first difference is at {found.place}" if found.place else ""
     return "\n".join([*lines, f"verdict: {found.verdict}{place}"])
@@ -419,8 +416,12 @@ def _shortened(findings: Sequence[Finding]) -> list[Finding]:
     return [*differ, Finding(f"{same} of {len(findings)} comparisons", True, "equal bits", "")]
 
 
+def _on_a_page(findings: Sequence[Finding]) -> Sequence[Finding]:
+    return findings if len(findings) <= MOST_ON_A_PAGE else _shortened(findings)
+
+
 def as_json(found: Comparison) -> dict[str, Any]:
-    """A comparison as JSON holds it; Vc is a pair of counts."""
+    """A comparison as JSON holds it: Vc and the share of bits are pairs of counts."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -430,66 +431,87 @@ def as_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>repjax compare</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; }}
-table {{ border-collapse: collapse; margin: 1rem 0; width: 100%; }}
-th, td {{ border-bottom: 1px solid #ccc; padding: .3rem .6rem; text-align: left; }}
-td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
-.same {{ color: #14622d; }} .different {{ color: #a3121f; font-weight: 600; }}
-</style></head><body>
-<h1>{verdict}</h1>
-<p>A: {first}<br>B: {second}</p>{notes}
-{tables}
-</body></html>
-"""
-
-
 def as_html(found: Comparison) -> str:
     """A comparison as one page, which needs nothing from elsewhere."""
-    tables = []
-    for title, findings in (
-        ("Criteria of Chen et al. (2022)", found.criteria),
-        ("Bits", found.bits),
-    ):
-        rows = [
-            (
-                ("same", "same") if x.same else ("different", "different"),
-                (x.name, x.first, x.second, x.difference),
-            )
-            for x in findings
-        ]
-        tables.append(_table(title, ("", "what", "A", "B", "difference"), rows))
-    rows = [
-        (None, (x.name, f"{x.vermv:.6e}", f"{float(x.vc):.6g}", str(x.elements), str(x.undefined)))
-        for x in found.variability
-    ]
-    tables.append(_table("Variability", ("what", "Vermv", "Vc", "elements", "undefined"), rows))
+    introduction = page.paragraph(f"A: {found.first}") + page.paragraph(f"B: {found.second}")
     place = [f"The first difference is at {found.place}."] if found.place else []
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*found.notes, *place))
-    return _PAGE.format(
-        verdict=html.escape(found.verdict.capitalize()),
-        first=html.escape(found.first),
-        second=html.escape(found.second),
-        notes=notes,
-        tables="\n".join(tables),
+    introduction += "".join(map(page.paragraph, (*found.notes, *place)))
+    return page.page(found.verdict.capitalize(), introduction, sections(found))
+
+
+def sections(found: Comparison) -> list[page.Section]:
+    """What a page says of a comparison."""
+    heads = ("what", "result", "A", "B", "difference")
+    tables = []
+    for title, caption, findings in (
+        ("Criteria", "The criteria of Chen et al. (2022), section 3.3", found.criteria),
+        ("Bits", "Everything else that both logged, by its bits", _shortened(found.bits)),
+    ):
+        shown = _on_a_page(findings)
+        rows = ((x.name, page.Mark(x.same), x.first, x.second, x.difference) for x in shown)
+        table = page.table(caption, heads, itertools.islice(rows, MOST_ROWS))
+        if len(shown) > MOST_ROWS:
+            table += page.paragraph(f"And {len(shown) - MOST_ROWS} more; --json has all.")
+        tables.append(page.Section(title, table))
+    variability = page.table(
+        "Vermv is the mean of |a - b| / |a|, Vc the share of elements that differ; ULPs are the "
+        "largest distance of two elements, in numbers of their type",
+        MEASURES,
+        map(measures, found.variability[:MOST_ROWS]),
+    )
+    if len(found.variability) > MOST_ROWS:
+        variability += page.paragraph(f"And {len(found.variability) - MOST_ROWS} more arrays.")
+    shown = found.scalars[:MOST_ROWS]
+    more = len(found.scalars) - len(shown)
+    variability += page.table(
+        "Vs is 1 - |b / a|", ("number", "Vs"), ((x.name, _vs(x)) for x in shown)
+    )
+    if more:
+        variability += page.paragraph(f"And {more} more{_largest(found.scalars)}.")
+    return [*tables, page.Section("Variability", variability)]
+
+
+#: The columns of :func:`measures`.
+MEASURES = (
+    "what",
+    "Vermv",
+    "Vc",
+    "elements",
+    "undefined",
+    "other sign",
+    "ULPs",
+    "bits that differ",
+)
+
+
+def measures(x: Variability) -> tuple[str, ...]:
+    """A row of a table: the name, and what was measured."""
+    counts = (x.elements, x.undefined, x.signs)
+    return (
+        x.name,
+        f"{x.vermv:.3e}",
+        f"{float(x.vc):.6g}",
+        *map(str, counts),
+        "none" if x.ulps is None else str(x.ulps),
+        f"{100 * float(x.share_of_bits):.3g} %",
     )
 
 
-def _table(title: str, heads, rows) -> str:
-    if not rows:
+def _vs(x: Scalar) -> str:
+    return "undefined" if x.vs is None else f"{x.vs:.3e}"
+
+
+def _largest(scalars: Sequence[Scalar]) -> str:
+    defined = [x for x in scalars if x.vs is not None]
+    if not defined:
         return ""
-    lines = []
-    for mark, cells in rows:
-        marked = f'<td class="{mark[0]}">{mark[1]}</td>' if mark else ""
-        lines.append(f"<tr>{marked}{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>")
-    heads = "".join(f"<th>{html.escape(h)}</th>" for h in heads)
-    return f"<h2>{title}</h2>\n<table><tr>{heads}</tr>\n" + "\n".join(lines) + "\n</table>"
+    found = max(defined, key=lambda x: abs(x.vs))
+    return f"; the largest is {_vs(found)}, {found.name}"
 
 
 # --- the command ------------------------------------------------------------------------
 
-_READERS = {"repjax": runs.read, "icse22": icse22.read}
+READERS = {"repjax": runs.read, "icse22": lambda path, _: icse22.read(path)}
 
 
 def add_command(commands) -> None:
@@ -502,21 +524,26 @@ def add_command(commands) -> None:
     )
     parser.add_argument("first", metavar="A", help="a run directory (repjax.verify.Run)")
     parser.add_argument("second", metavar="B", help="another one")
-    parser.add_argument(
-        "--format",
-        choices=sorted(_READERS),
-        default="repjax",
-        help="icse22: result files of that paper's experiments",
-    )
+    add_format(parser)
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--html", metavar="FILE", help="write it as a page")
     parser.set_defaults(run=run)
 
 
+def add_format(parser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=sorted(READERS),
+        default="repjax",
+        help="icse22: result files of that paper's experiments",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
-    read = _READERS[arguments.format]
+    read = READERS[arguments.format]
     try:
-        found = compare(read(arguments.first), read(arguments.second))
+        with counter("records of the runs") as progress:
+            found = compare(*(read(x, progress) for x in (arguments.first, arguments.second)))
         if arguments.json:
             _write(arguments.json, json.dumps(as_json(found), indent=1) + "\n")
         if arguments.html:

@@ -31,7 +31,7 @@ def read(path) -> Record:
     accuracies: dict[str | None, str] = {}
     losses: list[float] | None = None
     predictions: list[int] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
         key, comma, value = line.partition(",")
         try:
             if key == "loss":

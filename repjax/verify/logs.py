@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 #: Limits of what is read: bytes of a line and of the log, records, and depth of a record.
@@ -62,8 +63,12 @@ class Log:
     size: int
 
 
-def read(path: pathlib.Path, name: str, version: int) -> Log:
+def read(
+    path: pathlib.Path, name: str, version: int, progress: Callable[[int], None] | None = None
+) -> Log:
     """Read a log of the format ``name`` and the given version.
+
+    ``progress`` is called with the number of records so far.
 
     Raises:
       LogError: it is another file, of another version, changed, or beyond the limits.
@@ -93,6 +98,8 @@ def read(path: pathlib.Path, name: str, version: int) -> Log:
                 )
             records.append(_parsed(path, text, len(records) + 1))
             read += len(line)
+            if progress:
+                progress(len(records))
     if records:
         first = records[0]
         if first.get("format") != name or first.get("version") != version:

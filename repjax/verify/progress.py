@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 #: Seconds between two messages, which on a terminal take each other's place.
 ON_A_TERMINAL, IN_A_FILE = 0.2, 10.0
+
+
+def is_progress(line: str) -> bool:
+    """Whether :func:`counter` wrote this line into a file."""
+    return re.fullmatch(r"[a-z][a-z0-9 ]*: \d+\n", line) is not None
 
 
 @contextlib.contextmanager

@@ -24,8 +24,10 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from repjax import checkpoint
@@ -35,6 +37,17 @@ from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
 LOG, PARAMS = "log.jsonl", "params.npz"
+
+
+#: Options of JAX and variables of the environment that may change bits.
+_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+)
+_VARIABLES = ("XLA_FLAGS", "REPJAX_NATIVE", "PYTHONHASHSEED")
 
 
 class RunError(ValueError):
@@ -61,10 +74,16 @@ class Number:
         return cls(found[0].dtype, f"{int(array.view(unsigned)):0{2 * unsigned.itemsize}x}")
 
     @property
-    def value(self) -> float | int | bool:
+    def array(self) -> np.ndarray:
+        """Of shape () and its type."""
         dtype = _dtype(self.dtype)
-        array = np.asarray(int(self.bits, 16), f"u{dtype.itemsize}").view(dtype)
-        return array.astype(np.float64).item() if dtype.isbuiltin == 2 else array.item()
+        return np.asarray(int(self.bits, 16), f"u{dtype.itemsize}").view(dtype)
+
+    @property
+    def value(self) -> float | int | bool:
+        array = self.array
+        with np.errstate(all="ignore"):  # signalling NaNs
+            return array.astype(np.float64).item() if array.dtype.isbuiltin == 2 else array.item()
 
     def __str__(self) -> str:
         value = self.value
@@ -91,6 +110,18 @@ def digests(tree) -> Tree:
         show(leaf.path): digest(leaf.array) if leaf.dtype != "none" else digest(None)
         for leaf in leaves(tree)
     }
+
+
+def stored(tree: Tree) -> Tree:
+    """The digests of leaves that a file has arrays of: all except those that are None."""
+    return {path: x for path, x in tree.items() if x != digest(None)}
+
+
+def _settings() -> dict[str, str]:
+    """What runs here, for the first record: all of it as text."""
+    found = info() | {name: getattr(jax.config, name) for name in _OPTIONS}
+    found |= {name: os.environ.get(name, "not set") for name in _VARIABLES}
+    return {name: str(x) for name, x in found.items()}
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -149,7 +180,7 @@ class Run:
         if any(self.path.iterdir()):
             raise RunError(f"{self.path}: expected no files, received a directory with some")
         about = {"format": FORMAT, "version": VERSION, "metadata": metadata}
-        first = {"kind": "run", **about, "info": {k: str(v) for k, v in info().items()}}
+        first = {"kind": "run", **about, "info": _settings()}
         try:
             logs.as_json(first)  # or nothing is begun
         except logs.LogError as error:
@@ -287,8 +318,12 @@ class Record:
     is_finished: bool = False
 
 
-def read(path) -> Record:
+def read(path, progress: Callable[[int], None] | None = None) -> Record:
     """Read a run directory.
+
+    Args:
+      path: the directory.
+      progress: called with the number of records so far.
 
     Raises:
       RunError: no run, one of another version, or a log or an array that was changed.
@@ -297,7 +332,7 @@ def read(path) -> Record:
     log = path / LOG
     if not log.is_file():
         raise RunError(f"{path}: expected a run directory, received nothing with a {LOG} in it")
-    records = _read(log).records
+    records = _read(log, progress).records
     if not records:
         raise RunError(f"{path}: expected a run, received a log without a whole line")
     try:
@@ -342,13 +377,13 @@ def _arrays(path: pathlib.Path, record) -> dict[str, np.ndarray]:
         found = {show(p): x for p, x in checkpoint.load_leaves(path / name).items()}
     except OSError as error:
         raise RunError(f"{path}: expected the file {name} of the log, received {error}") from error
-    if {p: digest(x) for p, x in found.items()} != record["leaves"]:
+    if {p: digest(x) for p, x in found.items()} != stored(record["leaves"]):
         raise RunError(f"{path / name}: expected the arrays of the log, received others")
     return found
 
 
-def _read(log: pathlib.Path) -> logs.Log:
+def _read(log: pathlib.Path, progress: Callable[[int], None] | None = None) -> logs.Log:
     try:
-        return logs.read(log, FORMAT, VERSION)
+        return logs.read(log, FORMAT, VERSION, progress)
     except logs.LogError as error:
         raise RunError(str(error)) from error

@@ -23,6 +23,8 @@ import re
 import subprocess
 import sys
 
+from repjax.verify.progress import is_progress
+
 ISAS = ("SSE4_2", "AVX", "AVX2", "AVX512")
 
 
@@ -86,14 +88,20 @@ def parse(text: str) -> Setting:
 
 
 def run(setting: Setting, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """``repjax ARGUMENTS`` with a setting; another Python has to have repjax, too."""
-    return subprocess.run(
-        [setting.python, "-m", "repjax", *arguments, *setting.options],
-        env={**os.environ, **setting.environment},
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    """``repjax ARGUMENTS`` with a setting; another Python has to have repjax, too.
+
+    What it says of its progress is passed on, and all else of its standard error is in the result.
+    """
+    command = [setting.python, "-m", "repjax", *arguments, *setting.options]
+    environment = {**os.environ, **setting.environment}
+    said = []
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if is_progress(line):
+                print(f"{setting.text}: {line}", end="", file=sys.stderr, flush=True)
+            else:
+                said.append(line)
+    return subprocess.CompletedProcess(command, process.returncode, None, "".join(said))
 
 
 def add_options(parser) -> None:

@@ -20,8 +20,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import pathlib
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +34,7 @@ from jax.extend import source_info_util
 from jax.extend.core import jaxprs_in_params
 
 from repjax import checkpoint
+from repjax.primitives.core.tables import RefusedError
 from repjax.verify import logs, scripts, settings, training, walk
 from repjax.verify.digest import digest
 from repjax.verify.information import info
@@ -269,12 +272,24 @@ def add_command(commands) -> None:
         description="Compute a function without arguments of a script, or a step of a "
         "repjax.verify.Training, equation by equation, and write the digests of what each reads "
         "and gives.  Compare two traces by repjax bisect.",
-        epilog="example: repjax trace train.py:main --output laptop.trace",
+        epilog="examples: repjax trace train.py:main --output laptop.trace; "
+        "repjax trace --settings plain+SSE4_2,plain+AVX512 train.py:main",
     )
     parser.add_argument("program", metavar="SCRIPT:NAME", help="such as train.py:main")
-    parser.add_argument("--output", metavar="FILE", help="the trace")
-    parser.add_argument("--level", choices=LEVELS, default="equation")
-    parser.add_argument("--step", type=int, default=1, help="of a training; 0: its initial state")
+    parser.add_argument("--output", metavar="FILE", help="the trace; with --settings a folder")
+    parser.add_argument(
+        "--settings",
+        metavar="A,B",
+        help="compute both sides on this machine, and say where they part: the same as repjax "
+        "bisect SCRIPT:NAME --settings A,B, whose --help has the words",
+    )
+    parser.add_argument("--level", choices=LEVELS, help="the default is equation")
+    parser.add_argument(
+        "--step",
+        type=int,
+        help="of a training; 0: its initial state; the default is 1, or with --settings the first "
+        "that differs",
+    )
     parser.add_argument("--from", dest="run_of", metavar="RUN", help="a log with the state before")
     parser.add_argument("--inputs", metavar="FILE", help="start from these instead of one's own")
     parser.add_argument("--save-inputs", metavar="FILE", help="write one's own")
@@ -285,7 +300,12 @@ def add_command(commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.settings:
+        return _bisect(arguments)
+    arguments.level = arguments.level or "equation"
     try:
+        if arguments.values and not arguments.output:
+            raise TraceError("--values: expected --output FILE, which is to have them")
         settings.enable(arguments)
         program = _program(arguments)
         if arguments.inputs:
@@ -306,10 +326,33 @@ def run(arguments: argparse.Namespace) -> int:
                     progress=progress,
                 )
             print(f"{len(found.equations)} equations", file=sys.stderr)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RefusedError) as error:
         print(f"repjax trace: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _bisect(arguments) -> int:
+    """Both sides: what repjax bisect does, in a process of its own."""
+    of_one_side = {"run_of": "--from"} | {
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            *("level", "inputs", "save_inputs", "values", "setting"),
+            *("repjax", "accumulation", "contraction"),
+        )
+    }
+    if given := [option for name, option in of_one_side.items() if getattr(arguments, name)]:
+        print(
+            "repjax trace: expected --settings with --step and --output alone, received "
+            f"{given[0]}, too; the words of a setting say what holds for one side",
+            file=sys.stderr,
+        )
+        return 2
+    options = [arguments.program, "--settings", arguments.settings]
+    for name in ("step", "output"):
+        if (value := getattr(arguments, name)) is not None:
+            options += [f"--{name}", str(value)]
+    return subprocess.run([sys.executable, "-m", "repjax", "bisect", *options]).returncode
 
 
 def _program(arguments) -> walk.Program:
@@ -321,8 +364,9 @@ def _program(arguments) -> walk.Program:
                 f"{arguments.program}: expected a function without arguments or a "
                 f"repjax.verify.Training, received {type(found).__name__}"
             )
+        _check_arguments(arguments.program, found)
         return walk.program(found, written=written)
-    n = arguments.step
+    n = 1 if arguments.step is None else arguments.step
     if not 0 <= n <= found.steps:
         raise TraceError(f"expected a step from 0 to {found.steps}, received {n}")
     if n == 0:
@@ -332,8 +376,23 @@ def _program(arguments) -> walk.Program:
             raise TraceError(f"step {n}: expected --from RUN, a log that repjax log wrote")
         state = found.state()
     else:
-        state = training.state_after(found, arguments.run_of, n - 1)
+        with counter(f"repeated steps up to {n - 1}") as progress:
+            state = training.state_after(found, arguments.run_of, n - 1, progress)
     return walk.program(found.step, (state, found.batch(n - 1)), written=written)
+
+
+def _check_arguments(name: str, function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function that says nothing of its arguments
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise TraceError(
+            f"{name}: expected a function without arguments, received {signature}; call it in a "
+            "function of none, or make a repjax.verify.Training of it"
+        ) from error
 
 
 def values(program: walk.Program, place: str, level: str = "equation") -> dict[str, Any]:

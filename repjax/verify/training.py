@@ -14,8 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from repjax import checkpoint
+from repjax.primitives.core.tables import RefusedError
 from repjax.verify import runs, scripts, settings
+from repjax.verify.digest import digest, show
 from repjax.verify.progress import counter
 
 CHECKPOINTS = "checkpoints"
@@ -74,8 +78,11 @@ def log(
 
     Raises:
       RunError: the directory cannot be written.
+      TrainingError: ``every`` is no number of steps.
     """
-    every = every or max(1, round(training.steps**0.5))
+    every = max(1, round(training.steps**0.5)) if every is None else every
+    if every < 1:
+        raise TrainingError(f"expected at least one step between checkpoints, received {every}")
     with runs.Run(path, metadata=metadata) as run:
         (run.path / CHECKPOINTS).mkdir()
         state = training.state()
@@ -96,8 +103,37 @@ def _checkpoint(path: pathlib.Path, n: int) -> pathlib.Path:
     return path / CHECKPOINTS / f"{n}.npz"
 
 
-def state_after(training: Training, path, n: int) -> Any:
+def checkpoints(path) -> dict[int, pathlib.Path]:
+    """The files of a logged training that hold states, by the number of steps before them."""
+    found = (pathlib.Path(path) / CHECKPOINTS).glob("*.npz")
+    return {int(x.stem): x for x in sorted(found) if x.stem.isdecimal()}
+
+
+def arrays_after(record: runs.Record, n: int) -> dict[str, np.ndarray]:
+    """The arrays of the checkpoint after n steps, by their paths, as the log has them.
+
+    Raises:
+      TrainingError: the file holds others.
+      CheckpointError: it is none, cut short or changed.
+      OSError: it cannot be read.
+    """
+    path = _checkpoint(pathlib.Path(record.name), n)
+    found = {show(p): x for p, x in checkpoint.load_leaves(path).items()}
+    expected = record.steps.get(n, {}).get("state", {})
+    if {p: digest(x) for p, x in found.items()} != runs.stored(expected):
+        raise TrainingError(
+            f"{path}: expected the arrays of step {n} of the log, received others; restore it from "
+            "another copy"
+        )
+    return found
+
+
+def state_after(
+    training: Training, path, n: int, progress: Callable[[int], None] | None = None
+) -> Any:
     """The state of a logged training after n steps, repeated from the last checkpoint before.
+
+    ``progress`` is called with the number of the step that was repeated.
 
     Raises:
       TrainingError: the log has no such step, or the training does not give what it holds.
@@ -106,8 +142,7 @@ def state_after(training: Training, path, n: int) -> Any:
     record = runs.read(path)
     if n not in record.steps:
         raise TrainingError(f"{path}: expected a log with step {n}, received one without")
-    folder = pathlib.Path(path) / CHECKPOINTS
-    known = sorted(int(x.stem) for x in folder.glob("*.npz") if x.stem.isdecimal())
+    known = checkpoints(path)
     state = training.state()
     first = max((k for k in known if k <= n), default=0)
     if known:
@@ -120,6 +155,8 @@ def state_after(training: Training, path, n: int) -> Any:
             )
         if k < n:
             state = training.step(state, training.batch(k))
+            if progress:
+                progress(k + 1)
     return state
 
 
@@ -163,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
                 metadata={"training": arguments.training},
                 progress=progress,
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RefusedError) as error:
         print(f"repjax log: {error}", file=sys.stderr)
         return 2
     return 0

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import repjax
-from repjax import checkpoint
+from helpers.paths import ROOT
+from repjax import checkpoint, tracing
 from repjax.__main__ import main
 from repjax.verify import Run, Training, bisect, logs, settings, trace, traces, training, walk
 
@@ -42,6 +43,13 @@ LINES = {
         inspect.getsource(network).splitlines(), network.__code__.co_firstlineno
     )
 }
+
+
+def is_at(equation, function, part: str) -> bool:
+    """Whether an equation is at the line of a function that has this part."""
+    lines, start = inspect.getsourcelines(function)
+    (number,) = [i for i, text in enumerate(lines, start) if part in text]
+    return f":{number}:" in equation.line
 
 
 def line_of(part: str) -> int:
@@ -90,6 +98,28 @@ def test_places_and_lines(whole):
     assert "[2]." in places["exp"].place or "[" not in places["exp"].place
 
 
+def test_without_tracing_nothing_costs_anything(monkeypatch):
+    """A program is the same and compiled once, whether or not it is traced in between."""
+    compiled = []
+    monkeypatch.setattr(tracing, "named", lambda *_: pytest.fail("called without a trace"))
+    step = jax.jit(repjax.reproducible(lambda x: jnp.exp(x).sum()))
+    plain = jax.jit(lambda x: jnp.exp(x).sum())
+
+    def run():
+        compiled.append([f.lower(X).as_text() for f in (step, plain)])
+        step(X), plain(X)
+        return step._cache_size(), plain._cache_size()
+
+    before = run()
+    monkeypatch.undo()
+    first = trace(step, X)
+    assert [e.primitive for e in first.equations] == ["exp", "reduce_sum"]
+    monkeypatch.setattr(tracing, "named", lambda *_: pytest.fail("called without a trace"))
+    assert before == run() == (1, 1)
+    assert compiled[0] == compiled[1]
+    assert not any(tracing._NAME in text for text in compiled[0])
+
+
 # --- planted faults ---------------------------------------------------------------------
 
 
@@ -124,6 +154,50 @@ def test_a_flipped_bit(whole, share, monkeypatch):
     assert found.kind == "equation"
     assert found.first[0].place == found.second[0].place == whole.equations[at].place
     assert found.first[0].line == whole.equations[at].line and found.first[0].line in str(found)
+
+
+def backwards(operands):
+    """A product of matrices whose terms are added from the last to the first."""
+    x, w = (np.asarray(v) for v in operands)
+    total = np.zeros((x.shape[0], w.shape[1]), np.float32)
+    for k in reversed(range(x.shape[1])):
+        total = total + x[:, k, None] * w[k]
+    return [jnp.asarray(total)]
+
+
+#: A primitive, which of the equations with it, a part of its line, and what it gives instead.
+FAULTS = {
+    "one iteration of a scan": ("exp", 2, "jnp.exp(row)", lambda xs, ys: flip(ys)),
+    "one iteration too many": ("lt", 3, "n < 3", lambda xs, ys: [~ys[0]]),
+    "another random number": ("random_bits", 0, "random.normal", lambda xs, ys: flip(ys)),
+    "another sign": ("tanh", 0, "jnp.tanh", lambda xs, ys: [ys[0] * -1]),
+    "not a number": ("log1p", 0, "softplus", lambda xs, ys: [ys[0] * np.nan]),
+    "a lower precision": ("sqrt", 0, "jnp.sqrt", lambda xs, ys: [jnp.float16(ys[0]) * 1.0]),
+    "an approximate quotient": (
+        "div",
+        0,
+        "jnp.sqrt",
+        lambda xs, ys: [ys[0] * np.float32(1.0000001)],
+    ),
+    "another order of one product": ("dot_general", 0, "x @ w", lambda xs, ys: backwards(xs)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_one_operation(name, whole, monkeypatch):
+    primitive, count, part, change = FAULTS[name]
+    at = [i for i, e in enumerate(whole.equations) if e.primitive == primitive][count]
+
+    def fault(n, equation, operands, results):
+        if n != at:
+            return results
+        changed = change(operands, results)
+        return [jnp.asarray(x, y.dtype) for x, y in zip(changed, results, strict=True)]
+
+    plant(monkeypatch, fault)
+    found = bisect(whole, trace(network, W, X, KEY))
+    assert found.kind == "equation" and found.first[0].place == whole.equations[at].place
+    assert f":{line_of(part)}:" in found.first[0].line
 
 
 def test_a_contracted_multiplication_and_addition(whole, monkeypatch):
@@ -164,6 +238,7 @@ def test_a_flushed_subnormal_number(monkeypatch):
         flushed = trace(f, tiny)
     found = bisect(kept, flushed)
     assert found.kind == "equation" and found.first[0].place == "1"
+    assert is_at(found.first[0], f, "y * x")
     assert before.equations[0].gives == kept.equations[0].gives
 
 
@@ -173,7 +248,8 @@ def test_a_flushed_subnormal_number(monkeypatch):
 def test_another_order_of_sums(order):
     def f(x):
         y = jnp.exp(x)
-        return y.sum() + 1
+        z = y.sum()
+        return z + 1
 
     x = np.random.default_rng(2).normal(size=1000).astype(np.float32)
     with repjax.enabled():
@@ -183,33 +259,56 @@ def test_another_order_of_sums(order):
     found = bisect(first, second)
     assert found.kind == "equation" and found.first[0].primitive == "reduce_sum"
     assert found.second[0].orders[0] == order["accumulation"]
+    assert is_at(found.first[0], f, "y.sum()")
 
 
 def test_another_order_of_products():
+    def f(x):
+        y = x @ x.T
+        return jnp.tanh(y)
+
     x = np.random.default_rng(2).normal(size=(8, 300)).astype(np.float32)
     first, second = (
-        trace(repjax.reproducible(lambda x: jnp.tanh(x @ x.T), contraction=order), x)
+        trace(repjax.reproducible(f, contraction=order), x)
         for order in ("sequential", "order_independent")
     )
     found = bisect(first, second)
     assert found.kind == "equation" and found.first[0].primitive == "dot_general"
+    assert is_at(found.first[0], f, "x @ x.T")
 
 
-def test_another_formula():
+#: A function as two versions of JAX may write it; the slope of tanh is that of 0.10 and of 0.12.
+FORMULAS = {
+    "expm1": (jnp.expm1, lambda x: jnp.exp(x) - 1, "expm1"),
+    "the slope of tanh": (
+        lambda x: (1 - jnp.tanh(x)) + (1 - jnp.tanh(x)) * jnp.tanh(x),
+        lambda x: 1 - jnp.square(jnp.tanh(x)),
+        "sub",
+    ),
+    "log1p": (lambda x: jnp.log1p(x * x), lambda x: jnp.log(x * x + 1), "log1p"),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("after", [lambda z: z * 3, lambda z: z])
+def test_another_formula(name, after):
     """As another version of JAX may have."""
-    formula = [lambda x: jnp.expm1(x)]
+    *formulas, primitive = FORMULAS[name]
+    formula = [formulas[0]]
 
     def f(x):
         y = x * 2
         z = formula[0](y)
-        return z * 3
+        return after(z)
 
     first = trace(f, X)
-    formula[0] = lambda x: jnp.exp(x) - 1
+    formula[0] = formulas[1]
     found = bisect(first, trace(f, X))
     assert found.kind == "program"
-    assert [e.primitive for e in found.first] == ["expm1"]
-    assert [e.primitive for e in found.second] == ["exp", "sub"]
+    assert primitive in [e.primitive for e in found.first] and found.second
+    assert primitive not in [e.primitive for e in found.second] or primitive == "sub"
+    line = inspect.getsourcefile(test_another_formula).rpartition("/")[2]
+    assert all(e.line.startswith(f"{line}:") for e in (*found.first, *found.second))
 
 
 def test_another_formula_of_the_same_bits_is_passed_over(monkeypatch):
@@ -244,6 +343,7 @@ def test_another_constant():
     found = bisect(trace(lambda x: f(x, 0.1), X), trace(lambda x: f(x, 0.1000001), X))
     assert found.kind == "equation" and found.first[0].primitive == "mul"
     assert "has another constant: its operand 1" in str(found)
+    assert is_at(found.first[0], f, "jnp.exp(x) * rate")
 
 
 def test_a_closed_over_array():
@@ -358,6 +458,16 @@ def of_devices():
         lambda x: jax.lax.psum(x.sum(), "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec()
     )
     return jax.jit(f)(jnp.sin(jnp.arange(4092) * 1.7))
+
+def refused():
+    return jax.lax.approx_max_k(X[0], 2)
+
+def tanh():
+    return jax.grad(lambda x: jnp.tanh(x).sum())(X)
+
+def sums():
+    y = jnp.exp(X)
+    return y.sum()
 """
 
 
@@ -414,6 +524,13 @@ def test_commands_of_runs(script, tmp_path, capsys):
     assert main(["bisect", runs[0], runs[0]]) == 0
     assert main(["bisect", *runs]) == 1
     assert "step 4, state" in capsys.readouterr().out
+    Run(tmp_path / "other").close()
+    assert main(["bisect", str(tmp_path / "other"), runs[0]]) == 2
+    assert "logged the same steps, received 0 and 7" in capsys.readouterr().err
+    with Run(tmp_path / "begun") as run:
+        run.step(0, state=found.state())
+    assert main(["bisect", runs[0], str(tmp_path / "begun")]) == 1
+    assert "numbers of their steps differ: 7 and 1" in capsys.readouterr().out
     inputs = str(tmp_path / "inputs.npz")
     step = ["trace", f"{script}:training", "--step", "4"]
     assert main([*step, "--from", runs[0], "--save-inputs", inputs]) == 0
@@ -431,6 +548,12 @@ def test_commands_of_runs(script, tmp_path, capsys):
         (["trace", "none.py:main"], "is no file"),
         (["trace", "{}:nothing"], "expected the name nothing"),
         (["trace", "{}:number"], "expected a function without arguments"),
+        (["trace", "{}:step"], "expected a function without arguments, received (w, x)"),
+        (["trace", "{}:refused", "--repjax"], "approx_top_k"),
+        (["trace", "{}:step", "--values", "0"], "--values: expected --output"),
+        (["trace", "{}:step", "--settings", "plain,repjax", "--from", "x"], "received --from, too"),
+        (["log", "{}:training", "--output", "x", "--every", "0"], "at least one step between"),
+        (["bisect", ".", "{}"], "expected a run directory"),
         (["trace", "{}:training", "--step", "9"], "expected a step from 0 to 6"),
         (["trace", "{}:training", "--step", "3"], "expected --from RUN"),
         (["trace", "{}:multiply_and_add", "--values", "77", "--output", "x"], "the place of an"),
@@ -463,6 +586,17 @@ def test_settings(monkeypatch):
     }
 
 
+def test_progress_of_a_setting_is_passed_on(tmp_path, monkeypatch, capfd):
+    """And what else it says is in the result."""
+    python = tmp_path / "python"
+    said = "steps of 9: 4\\nKeyError: 3\\nrepjax log: 1 of 2\\n"
+    python.write_text(f"#!/bin/sh\nprintf '{said}' >&2\necho out\nexit 2\n")
+    python.chmod(0o755)
+    done = settings.run(settings.parse(f"plain+python={python}"), ["log"])
+    assert (done.returncode, done.stderr) == (2, "KeyError: 3\nrepjax log: 1 of 2\n")
+    assert capfd.readouterr() == ("out\n", f"plain+python={python}: steps of 9: 4\n")
+
+
 def located(*arguments) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-m", "repjax", "bisect", *arguments], capture_output=True, text=True
@@ -473,7 +607,7 @@ def located(*arguments) -> subprocess.CompletedProcess[str]:
     "name, pair, expected",
     [
         ("multiply_and_add", "plain+SSE4_2,plain+AVX2", ("add, at script.py:19", "against 0x")),
-        ("of_devices", "plain+devices=2,plain+devices=3", ("at script.py:2",)),
+        ("of_devices", "plain+devices=2,plain+devices=3", ("shard_map, at script.py:28",)),
         ("training", "plain,repjax+accumulation=sequential", ("step 1, state", "at script.py:")),
     ],
 )
@@ -483,3 +617,22 @@ def test_two_settings(name, pair, expected, script):
     assert all(part in done.stdout for part in expected), done.stdout
     done = located(f"{script}:{name}", "--settings", pair.split(",")[0] + "," + pair.split(",")[0])
     assert (done.returncode, done.stdout) == (0, "no difference\n"), done.stderr
+
+
+def test_plain_jax_on_two_instruction_sets():
+    """The answer that docs/instruments.md has."""
+    program = str(ROOT / "examples" / "first_difference.py")
+    done = located(f"{program}:plain", "--settings", "plain+SSE4_2,plain+AVX512")
+    assert done.returncode == 1, done.stderr
+    assert "the first that differs is step 1, state: 0/params/c1/bias" in done.stdout
+    assert "equation 0.3, tanh, at lenet.py:84:15 (LeNet._activate)" in done.stdout
+
+
+def test_both_sides_of_a_trace(script):
+    """``repjax trace --settings`` is ``repjax bisect --settings``."""
+    command = ["trace", "--settings", "repjax,repjax+accumulation=sequential", f"{script}:sums"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "repjax", *command], capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert "reduce_sum, at script.py:38" in done.stdout

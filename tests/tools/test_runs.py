@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.bits import assert_same_bits
+from repjax import checkpoint
 from repjax.verify import Run, RunError, logs, read_run, runs
 
 PARAMS = {
@@ -66,6 +67,25 @@ def test_numbers_are_their_bits(dtype):
 def test_a_loss_is_a_number(bad, tmp_path):
     with Run(tmp_path / "run") as run, pytest.raises(TypeError):
         run.epoch(bad)
+
+
+def test_leaves_that_are_none_and_keys(tmp_path):
+    """As optimizers and states have them."""
+    tree = {"a": None, "key": jax.random.key(3), "w": np.ones(2, np.float32)}
+    with Run(tmp_path / "run") as run:
+        run.step(0, state=tree)
+        run.finish(tree)
+    found = read_run(tmp_path / "run")
+    assert set(found.params) == {"key", "w"} and set(found.steps[0]["state"]) == {"a", "key", "w"}
+    checkpoint.save(tmp_path / "run" / runs.PARAMS, {"a": None, "key": tree["key"]})
+    with pytest.raises(RunError, match="the arrays of the log"):
+        read_run(tmp_path / "run")
+
+
+def test_settings_are_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
+    about = write(tmp_path / "run").about
+    assert about["XLA_FLAGS"] == "--xla_x=1" and about["jax_enable_x64"] == "False"
 
 
 # --- interrupted runs --------------------------------------------------------------------
