@@ -16,7 +16,8 @@ the time, if asked for                functions of ``time``, ``datetime.now``; i
 **Streams.**  Each thread of each process has a stream of its own, so that scheduling does not
 matter.  A thread is known by its name; a process by the name of its parent and its own in
 ``multiprocessing``, or as the parent's first, second, ... child.  Two threads that live at the same
-time need different names.
+time need different names.  What ``random``, ``numpy.random`` and ``multiprocessing`` draw when they
+are imported has streams of its own, since any thread may come first.
 
 A session writes what was drawn into a folder, one file a process and one line a draw, by one
 call each; :mod:`repjax.verify.recordings` seals them.  In a replay it serves what was recorded, and
@@ -120,8 +121,9 @@ def shown(process: str, stream: str) -> str:
 def _is_library(file: str) -> bool:
     """Whether a file is the standard library's, or of an installed package, or ours."""
     return (
-        file.startswith((_STANDARD, "<frozen"))
+        file.startswith(_STANDARD)
         or file == __file__
+        or (file.startswith("<") and file not in ("<string>", "<stdin>"))
         or "site-packages" in file
         or "dist-packages" in file
     )
@@ -243,6 +245,16 @@ class Session:
             name = base if len(earlier) == 1 else f"{base}#{len(earlier)}"
         self._local.name = name
         return name
+
+    @contextlib.contextmanager
+    def within(self, stream: str) -> Iterator[None]:
+        """What is drawn once, by the thread that comes first, has a stream of its own."""
+        before = getattr(self._local, "name", None)
+        self._local.name = stream
+        try:
+            yield
+        finally:
+            self._local.name = before
 
     def _expected(self, stream: str) -> list[Draw]:
         """What was recorded in a stream of this process."""
@@ -434,11 +446,12 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
-        # The module random draws a seed in C, in whose place comes that of the patch.
-        is_random = self.patch is _patch_random
-        with self.session.silent() if is_random else contextlib.nullcontext():
-            self.loader.exec_module(module)
-        self.patch(self.session, module, False)
+        with self.session.within(f"import {module.__name__}"):
+            # The module random draws a seed in C, in whose place comes that of the patch.
+            is_random = self.patch is _patch_random
+            with self.session.silent() if is_random else contextlib.nullcontext():
+                self.loader.exec_module(module)
+            self.patch(self.session, module, False)
 
 
 # --- sources ----------------------------------------------------------------------------

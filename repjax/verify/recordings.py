@@ -131,8 +131,8 @@ def read(path) -> Recording:
         raise RecordingError(str(error)) from error
     if not log.records or log.size != path.stat().st_size or log.records[-1]["kind"] != "end":
         raise RecordingError(
-            f"{path}: expected a whole recording, received one that was cut short; restore it from "
-            "another copy"
+            f"{path}: expected a whole recording, received another file, or one that was cut "
+            "short; restore it from another copy"
         )
     try:
         return _recording(log)
@@ -337,7 +337,11 @@ def record_command(
     has_shim = found is not None and with_shim is not False
     about = _about(command, whole=True, time=time, has_shim=has_shim)
     _prepare(folder, about, None)
-    status = _run(command, folder, about)
+    try:
+        status = _run(command, folder, about)
+    except (RecordingError, OSError):
+        shutil.rmtree(folder)
+        raise
     return status, _finish(path, folder, about, status)
 
 
