@@ -229,6 +229,8 @@ class Session:
         threading = sys.modules.get("threading")
         thread = threading.current_thread() if threading else None
         base = thread.name if thread else "MainThread"
+        if base.startswith(("native", "import ")):  # names of other streams
+            base = f"thread {base}"
         with self._names:
             earlier = self._threads.setdefault(base, [])
             if any(x is not None and x.is_alive() for x in earlier):

@@ -14,6 +14,10 @@
  * Plain C, nothing of Python. */
 
 #define _GNU_SOURCE
+/* With these, the headers define or rename functions that are defined here. */
+#undef _FORTIFY_SOURCE
+#undef _FILE_OFFSET_BITS
+#undef _TIME_BITS
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -346,7 +350,7 @@ static ssize_t read_device(void *to, size_t size, const void *caller) {
 
 #define PERMISSIONS(flags) \
   int permissions = 0; \
-  if ((flags) & (O_CREAT | O_TMPFILE)) { \
+  if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) { \
     va_list list; \
     va_start(list, flags); \
     permissions = va_arg(list, int); \

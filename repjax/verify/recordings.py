@@ -208,8 +208,8 @@ def _collect(folder: pathlib.Path) -> Streams:
         if path.stat().st_size > _MOST_BYTES_OF_A_PART:
             raise RecordingError(f"{path}: expected at most {_MOST_BYTES_OF_A_PART} bytes")
         whole, _, _ = path.read_bytes().rpartition(b"\n")  # the last line may be cut short
-        name, *lines = whole.decode().split("\n")
         try:
+            name, *lines = whole.decode().split("\n")
             process = json.loads(name) if name and path.suffix == ".draws" else name
             for line in lines:
                 stream, *draw = json.loads(line) if path.suffix == ".draws" else line.split("\t")

@@ -6,6 +6,7 @@ commands import JAX first.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
@@ -685,6 +686,17 @@ def test_a_block_is_strict():
     with pytest.raises(KeyError), replay("a.entropy"):
         raise KeyError("the block's own")
     assert os.urandom is entropy.os.urandom and len(os.urandom(5)) == 5
+
+
+def test_the_time_of_a_block():
+    stock = time.time, datetime.datetime
+    with record("a.entropy", time=True):
+        first = time.time(), time.monotonic_ns(), datetime.datetime.now(), os.urandom(2)
+    time.sleep(0.01)
+    with replay("a.entropy"):
+        again = time.time(), time.monotonic_ns(), datetime.datetime.now(), os.urandom(2)
+    assert first == again and (time.time, datetime.datetime) == stock
+    assert time.time() > again[0] and datetime.datetime.now() > again[2]
 
 
 def test_a_block_that_fails_is_recorded():

@@ -24,6 +24,8 @@ def start():
 
 sys.path[:] = [x for x in sys.path if os.path.abspath(x) != HERE]
 try:
+    if sys.version_info < (3, 11):  # noqa: UP036 - any Python may be started with its folder
+        raise RuntimeError(f"expected Python 3.11 or newer, received {sys.executable}")
     start()
 except BaseException as error:
     # Python would go on without, and unrecorded.
