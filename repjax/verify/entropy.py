@@ -614,7 +614,7 @@ def _patch_subprocess(session: Session, module: Any, was_imported: bool) -> None
     def init(self, *args, **kwargs):
         with session.naming("subprocess") as name:
             environment = kwargs.get("env")
-            if environment is not None and FOLDER in environment:
+            if environment is not None and environment.get(FOLDER) == session.folder:
                 kwargs["env"] = {**environment, PROCESS: name}
             stock(self, *args, **kwargs)
 

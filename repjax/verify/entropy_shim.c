@@ -6,10 +6,11 @@
  * through a C library that is linked statically, does not pass here.
  *
  * The folder of the session stands in REPJAX_ENTROPY, the name of the process in
- * REPJAX_ENTROPY_PROCESS; Python says later names by repjax_entropy_process.  Draws are written into
- * the file HASH-N.native of the folder, by one call each: stream, source, place, length and bytes in
- * hexadecimal digits, with tabs between them.  A file HASH.expected of the same form, without the
- * first line, is what a replay serves.  Each thread has a stream: "native", or "native:NAME".
+ * REPJAX_ENTROPY_PROCESS; Python says later names by repjax_entropy_process.  Draws are written
+ * into the file HASH-N.native of the folder, by one call each: stream, source, place, length and
+ * bytes in hexadecimal digits, with tabs between them.  A file HASH.expected of the same form,
+ * without the first line, which has the process, is what a replay serves.  Each thread has a
+ * stream: "native", or "native:NAME".
  *
  * Plain C, nothing of Python. */
 
@@ -192,20 +193,23 @@ static int serve(const char *source, const char *place, unsigned char *to, size_
     sscanf(line + n + 1, "%63[^\t]\t%255[^\t]\t%lu\t%n", its_source, its_place, &its_size, &at);
     if (!at || strcmp(its_source, source) || its_size != size) {
       complain("repjax: draw of %s: expected %lu bytes of %s, as at %s of the recording, received "
-               "%zu bytes of %s at %s\n", stream, its_size, its_source, its_place, size, source, place);
+               "%zu bytes of %s at %s\n",
+               stream, its_size, its_source, its_place, size, source, place);
       return -1;
     }
     const char *hex = line + n + 1 + at;
-    for (size_t i = 0; i < size; i++) to[i] = (unsigned char)(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
+    for (size_t i = 0; i < size; i++)
+      to[i] = (unsigned char)(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
     next = end + 1;
     return 0;
   }
-  complain("repjax: draw of %s: expected no more draws than recorded, received %zu bytes of %s at %s\n",
-           stream, size, source, place);
+  complain("repjax: draw of %s: expected no more draws than recorded, received %zu bytes of %s at "
+           "%s\n", stream, size, source, place);
   return -1;
 }
 
-static int note(const char *source, const char *place, const unsigned char *data, size_t size, int is_served) {
+static int note(const char *source, const char *place, const unsigned char *data, size_t size,
+                int is_served) {
   static const char digits[] = "0123456789abcdef";
   char *line = malloc(2 * size + 1024);
   if (!line) return -1;
@@ -230,7 +234,8 @@ static int draw(const char *source, void *to, size_t size, const void *caller) {
   char place[256];
   place_of(caller, place, sizeof place);
   if (size > MOST_BYTES) {
-    complain("repjax: %s at %s: expected at most %d bytes at once, received %zu\n", source, place, MOST_BYTES, size);
+    complain("repjax: %s at %s: expected at most %d bytes at once, received %zu\n", source, place,
+             MOST_BYTES, size);
     failed = -1;
   }
   if (!failed && output < 0) failed = claim();
@@ -332,7 +337,7 @@ static int noted(const char *path, int file) {
   return file;
 }
 
-/* Whether a file is a device of entropy: one that was opened as such, and has not been closed since. */
+/* Whether a file is a device of entropy: opened as such, and not closed since. */
 static int is_open_device(int file) {
   struct stat status;
   if (file < 0 || file >= FILES || !is_device[file]) return 0;
@@ -397,7 +402,9 @@ ssize_t __read_chk(int file, void *to, size_t size, size_t room) {
   return stock(file, to, size);
 }
 
-static ssize_t read_stream(void *cookie, char *to, size_t size) { return read_device(to, size, cookie); }
+static ssize_t read_stream(void *cookie, char *to, size_t size) {
+  return read_device(to, size, cookie);
+}
 
 static FILE *open_stream(const char *path, const char *how, const void *caller) {
   if (mode == OFF || !is_device_name(path) || strpbrk(how, "wa+")) return NULL;

@@ -33,6 +33,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -252,9 +253,12 @@ def _environment(folder: pathlib.Path, about: dict[str, Any]) -> dict[str, str]:
     }
     if about["hash_seed"] is not None:
         found["PYTHONHASHSEED"] = str(about["hash_seed"])
-    if about["shim"]:
-        before = [x for x in os.environ.get("LD_PRELOAD", "").split(":") if x]
-        found["LD_PRELOAD"] = ":".join(dict.fromkeys([str(shim()[0]), *before]))
+    # In a program that is recorded itself, a shim may be loaded that is not asked for here.
+    before = [x for x in os.environ.get("LD_PRELOAD", "").split(":") if x]
+    others = [x for x in before if "_entropy_shim" not in x]
+    loaded = [str(shim()[0]), *others] if about["shim"] else others
+    if loaded != before:
+        found["LD_PRELOAD"] = ":".join(loaded)
     return found
 
 
@@ -266,22 +270,34 @@ def _run(command: list[str], folder: pathlib.Path, about: dict[str, Any]) -> int
     """
     environment = {**os.environ, **_environment(folder, about)}
     process = subprocess.Popen([sys.executable, *command], env=environment)
-    # An interrupt of a terminal goes to both; this process waits, and keeps what was drawn.
+    with _passing_signals(process):
+        status = process.wait()
+    if not any(folder.glob(f"{entropy.file_name(entropy.MAIN)}-*.draws")):
+        raise RecordingError(
+            f"expected {sys.executable} to run {_AT_START / 'sitecustomize.py'} first, received "
+            "nothing of it; use a Python that reads PYTHONPATH, without the options -E, -I and -S"
+        )
+    return status
+
+
+@contextlib.contextmanager
+def _passing_signals(process: subprocess.Popen) -> Iterator[None]:
+    """This process waits for the other one, and keeps what it drew, when it is told to end.
+
+    An interrupt of a terminal goes to both.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # which gets no signals
+        return
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
     }
     try:
-        status = process.wait()
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if not any(folder.glob(f"{entropy.file_name(entropy.MAIN)}-*.draws")):
-        raise RecordingError(
-            f"expected {sys.executable} to run {_AT_START / 'sitecustomize.py'} first, received "
-            "nothing of it; leave PYTHONPATH to it, without options such as PYTHONSAFEPATH"
-        )
-    return status
 
 
 def _about(command: list[str], *, whole: bool, time: bool, has_shim: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import uuid
 import numpy as np
 import pytest
 
+from helpers.paths import ROOT
 from repjax.verify import EntropyError, RecordingError, entropy, logs, record, recordings, replay
 from repjax.verify.entropy import Draw
 from repjax.verify.recordings import Recording
@@ -353,6 +354,31 @@ def test_the_own_sitecustomize_runs_too(capfd, monkeypatch, folder):
     assert recorded(capfd, words)[0] == "it ran []\n"
 
 
+NESTED = """
+import os, pathlib
+from repjax.verify import record, recordings, replay
+pathlib.Path("inner.py").write_text("import os; print(os.urandom(3).hex(), flush=True)")
+with record("block.entropy"):
+    first = os.urandom(3)
+with replay("block.entropy"):
+    assert os.urandom(3) == first
+print(os.urandom(3), flush=True)
+recordings.record_command(["inner.py"], "inner.entropy", with_shim=False)
+recordings.replay_command(recordings.read("inner.entropy"))
+for x in ("block.entropy", "inner.entropy"):
+    os.remove(x)
+"""
+
+
+def test_a_recorder_is_recorded(capfd):
+    """What it draws itself, that is; the program that it records draws anew."""
+    out, found = recorded(capfd, script(NESTED))
+    mine, first, again = out.splitlines()
+    assert first == again
+    other = replayed(capfd, found).splitlines()
+    assert other[0] == mine and other[1] == other[2] != first
+
+
 # --- strictness -------------------------------------------------------------------------
 
 STRICT = """
@@ -460,6 +486,23 @@ def test_a_program_that_fails_leaves_what_it_drew(end, status, capfd):
     script(f"import os; print(os.urandom(4).hex(), flush=True); os.urandom(5); {end}\n")
     with pytest.raises(EntropyError, match="expected no more draws than the recording has"):
         replayed(capfd, found)
+
+
+def test_a_recorder_that_is_told_to_end(folder):
+    """It ends the program, and keeps what was drawn; from another thread there are no signals."""
+    words = script("import os, time; print(os.urandom(4).hex(), flush=True); time.sleep(600)")
+    text = f"from repjax.verify import recordings; recordings.record_command({words}, 'a.entropy')"
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as recorder:
+        drawn = recorder.stdout.readline()
+        recorder.terminate()
+    found = recordings.read("a.entropy")
+    ((draw,),) = found.streams.values()
+    assert found.status == -signal.SIGTERM and draw.data.hex() == drawn.decode().strip()
+    script("import os; os.urandom(4)")
+    thread = threading.Thread(target=recordings.record_command, args=(words, "b.entropy"))
+    thread.start()
+    thread.join()
+    assert recordings.read("b.entropy").status == 0
 
 
 def test_what_is_left_by_a_recorder_that_is_killed(folder, capfd):
@@ -717,6 +760,19 @@ def test_blocks_and_programs_are_told_apart(capfd):
         pass
     with pytest.raises(RecordingError, match="expected no file"), record("a.entropy"):
         pass
+
+
+def test_the_page_has_the_figures_of_the_results():
+    result = json.loads((ROOT / "benchmarks" / "results" / "record_replay.json").read_text())
+    runs, rows = result["runs"], result["comparisons"]
+    assert runs["pairs"] == ["identical bits"] * 16 and {*runs["plain pairs"]} == {"different"}
+    processor = {x["second"]: x for x in rows if (x["time"], x["first"]) == ("processor", "plain")}
+    ratios = [f"{(x['ratio of medians'] - 1) * 100:.1f} % ({n})" for n, x in processor.items()]
+    deltas = [f"{x['delta']:.2f}" for x in processor.values()]
+    page = " ".join((ROOT / "docs" / "instruments.md").read_text().split())
+    assert f"at most {max(runs['sizes'])} bytes" in page and max(runs["sizes"]) <= 13_000
+    assert " and ".join(ratios) in page and f"Cliff's delta of {' and '.join(deltas)}." in page
+    assert min(x["p"] for x in rows) > 0.14
 
 
 def test_a_name_is_hashed_as_in_c():
