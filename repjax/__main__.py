@@ -11,6 +11,7 @@ from repjax.verify import (
     conformance,
     diagnosis,
     prove,
+    recordings,
     report,
     traces,
     training,
@@ -21,7 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status (2: a request that cannot be met)."""
     parser = argparse.ArgumentParser(prog="repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (comparison, report, training, traces, bisection, diagnosis, conformance, prove):
+    for module in (
+        *(comparison, report, training, traces, bisection, diagnosis, recordings),
+        *(conformance, prove),
+    ):
         module.add_command(commands)
     parsed = parser.parse_args(arguments)
     return parsed.run(parsed)

@@ -24,7 +24,7 @@ pytest.register_assert_rewrite("helpers")
 # all parameters or with those that are named.
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
-    *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "halves", "linalg"),
+    *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),

@@ -27,7 +27,7 @@ from repjax import checkpoint, config, rewrite, tracing
 from repjax.primitives.core import tables
 from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.cpu import bytecode, library
-from repjax.verify import scripts
+from repjax.verify import recordings, scripts
 from repjax.verify.hazards import Remark, Watch, follows_hashes, is_users
 
 #: What plain JAX does not keep from one run on a GPU to the next.
@@ -310,6 +310,7 @@ def add_command(commands) -> None:
         epilog="example: repjax diagnose train.py --epochs 1",
     )
     parser.add_argument("--patch", action="store_true", help="run it with repjax_enable")
+    parser.add_argument("--entropy", metavar="FILE", help="record what it draws, for repjax replay")
     parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON")
     _add_script(parser)
     parser.set_defaults(run=run_diagnose)
@@ -350,6 +351,8 @@ def run_script(arguments: argparse.Namespace) -> int:
 
 def run_diagnose(arguments: argparse.Namespace) -> int:
     given = [arguments.script, *arguments.arguments]
+    if arguments.entropy:
+        return _record(arguments, given)
     try:
         if arguments.json and not pathlib.Path(arguments.json).absolute().parent.is_dir():
             raise scripts.ScriptError(
@@ -370,6 +373,20 @@ def run_diagnose(arguments: argparse.Namespace) -> int:
         print("repjax diagnose: the script failed; seen is what it did before", file=sys.stderr)
         return 2
     return 1 if found.remarks else 0
+
+
+def _record(arguments: argparse.Namespace, given: list[str]) -> int:
+    """The same in a process that is recorded from its start."""
+    options = [*(["--patch"] if arguments.patch else []), *(["-m"] if arguments.module else [])]
+    options += ["--json", arguments.json] if arguments.json else []
+    command = ["-m", "repjax", "diagnose", *options, *given]
+    try:
+        scripts.check(["-m", *given] if arguments.module else given)
+        status, _ = recordings.record_command(command, arguments.entropy)
+    except (recordings.RecordingError, scripts.ScriptError) as error:
+        print(f"repjax diagnose: {error}", file=sys.stderr)
+        return 2
+    return recordings.exit_status(status)
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

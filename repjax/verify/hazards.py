@@ -13,9 +13,12 @@ import functools
 import importlib
 import linecache
 import math
+import os
 import pathlib
+import random
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +39,9 @@ _RACES = {
     "concurrent.futures": ("as_completed",),
     "multiprocessing.pool": ("Pool.imap_unordered",),
 }
+#: Modules that draw entropy for what calls them.
+_DRAWING = {"random", "secrets", "uuid"}
+_UNSEEDED = "gives other numbers in every run; give a seed, or use repjax record"
 #: NumPy's functions whose float results depend on its version, its BLAS or the instruction set.
 _OF_NUMPY = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin"),
@@ -222,6 +228,7 @@ class Watch:
                     self._wrap(importlib.import_module(module), name, self._noting(kind, text))
         for name in _OF_NUMPY:
             self._wrap(np, name, self._noting_floats)
+        self._watch_entropy()
         before = sys.getprofile(), threading.getprofile()
         self._stack.callback(threading.setprofile, before[1])
         self._stack.callback(sys.setprofile, before[0])
@@ -263,6 +270,68 @@ class Watch:
 
         return wrap
 
+    def _watch_entropy(self) -> None:
+        for owner, name, source in (
+            (os, "urandom", "os.urandom"),
+            (os, "getrandom", "os.getrandom"),
+            (random, "_urandom", "random.SystemRandom"),
+            (random, "Random.seed", "random.Random"),
+            (uuid, "uuid1", "uuid.uuid1"),
+            (np.random.bit_generator, "randbits", "numpy.random"),
+        ):
+            self._wrap(owner, name, self._noting_draws(source))
+        # The modules' own generators, which are seeded when the modules are imported.
+        for module, generator, get_state in (
+            (random, random._inst, random.getstate),
+            (np.random, np.random.mtrand._rand, np.random.get_state),
+        ):
+            used = _Generator(module.__name__, lambda get=get_state: repr(get()))
+            for name in dir(module):
+                is_its = getattr(getattr(module, name), "__self__", None) is generator
+                if name == "seed" or (is_its and name not in ("getstate", "get_state")):
+                    self._wrap(module, name, functools.partial(self._noting_uses, used))
+            self._stack.callback(self._end, used)
+
+    def _note_entropy(self, frame, source: str) -> None:
+        """Note what a user's file draws, by itself or through a module of :data:`_DRAWING`."""
+        while frame is not None and frame.f_globals.get("__name__") in _DRAWING:
+            name = frame.f_code.co_qualname.removesuffix(".__init__")
+            source = f"{frame.f_globals['__name__']}.{name}"
+            frame = frame.f_back
+        is_users_call = frame is not None and is_users(frame.f_code.co_filename, self.folder)
+        if is_users_call and not _draws_in_vain(frame):
+            self._note(frame, "entropy", f"{source}: {_UNSEEDED}")
+
+    def _noting_draws(self, source: str):
+        def wrap(stock: Callable[..., Any], path: str) -> Callable[..., Any]:
+            @functools.wraps(stock)
+            def function(*args, **kwargs):
+                if path != "Random.seed" or not _is_seed(args[1:], kwargs):
+                    self._note_entropy(sys._getframe(1), source)
+                return stock(*args, **kwargs)
+
+            return function
+
+        return wrap
+
+    def _noting_uses(self, used: _Generator, stock: Callable[..., Any], path: str):
+        @functools.wraps(stock)
+        def function(*args, **kwargs):
+            if path in ("seed", "setstate", "set_state") and _is_seed(args, kwargs):
+                used.is_seeded = True
+            elif (path == "seed" or not used.is_seeded) and self._user_frame() is not None:
+                used.is_noted = True
+                self._note_entropy(sys._getframe(1), f"{used.name}.{path}")
+            return stock(*args, **kwargs)
+
+        return function
+
+    def _end(self, used: _Generator) -> None:
+        """Note that a generator was used, if it was and no user's file has said so."""
+        if not (used.is_seeded or used.is_noted) and used.state() != used.first:
+            text = f"{used.name}, in a library: {_UNSEEDED}"
+            self.remarks.setdefault(Remark("", "entropy", text), 1)
+
     def _noting_floats(self, stock: Callable[..., Any], path: str) -> Any:
         return _Noted(stock, path, self)
 
@@ -285,6 +354,19 @@ class Watch:
                 f"{name}: its bits depend on the version of its library and the instruction set; "
                 "compute it in a reproducible function",
             )
+
+
+class _Generator:
+    """A module's own generator: whether it was seeded, or a remark made that it was not."""
+
+    def __init__(self, name: str, state: Callable[[], str]):
+        self.name, self.state, self.first = name, state, state()
+        self.is_seeded = self.is_noted = False
+
+
+def _is_seed(args, kwargs) -> bool:
+    """Whether arguments of a function ``seed`` have a seed."""
+    return any(x is not None for x in (*args[:1], *kwargs.values()))
 
 
 class _Noted:
@@ -310,14 +392,31 @@ class _Noted:
 
 def _is_ordered(frame) -> bool:
     """Whether the call that a frame is at is inside of one that does not depend on its order."""
+    node = _call_at(frame)
+    return node is not None and (
+        _without_order(node) or _in_a_comprehension(node) or _sorted_later(node)
+    )
+
+
+def _draws_in_vain(frame) -> bool:
+    """Whether a frame is at ``RandomState(seed)``, which draws a seed before it takes its own."""
+    node = _call_at(frame)
+    if node is None or _called(node) != "RandomState":
+        return False
+    seeds = [*node.args, *(x.value for x in node.keywords)]
+    return any(not isinstance(x, ast.Constant) or x.value is not None for x in seeds)
+
+
+def _call_at(frame) -> ast.Call | None:
+    """The call that a frame is at."""
     positions = [*frame.f_code.co_positions()]
     line, last, column, end = positions[frame.f_lasti // 2]
     for node in ast.walk(_parsed(frame.f_code.co_filename)):
         if isinstance(node, ast.Call):
             place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
             if place == (line, last, column, end):
-                return _without_order(node) or _in_a_comprehension(node) or _sorted_later(node)
-    return False
+                return node
+    return None
 
 
 def _in_a_comprehension(node) -> bool:

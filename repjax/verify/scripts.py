@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
+import os
 import pathlib
 import runpy
 import sys
@@ -64,10 +66,7 @@ def run(arguments: list[str], *, module: bool = False) -> int:
       ScriptError: there is none.
     """
     name, *_ = arguments
-    if module and _find(name) is None:
-        raise ScriptError(f"expected a module, received {name!r}, which is not there")
-    if not module and not pathlib.Path(name).is_file():
-        raise ScriptError(f"expected a script, received {name}, which is no file")
+    check(["-m", name] if module else [name])
     before = sys.argv, sys.path[:]
     folder = "" if module else str(pathlib.Path(name).resolve().parent)
     sys.argv, sys.path[:] = [*arguments], [folder, *sys.path]
@@ -86,8 +85,32 @@ def run(arguments: list[str], *, module: bool = False) -> int:
     return 0
 
 
-def _find(name: str):
+def check(command: list[str]) -> None:
+    """Whether there is what stands behind ``python``: a script, or ``-m`` and a module.
+
+    Raises:
+      ScriptError: there is none.
+    """
+    name, *rest = command or [""]
+    if name == "-m":
+        if not rest or find(rest[0]) is None:
+            received = f"{rest[0]!r}, which is not there" if rest else "none"
+            raise ScriptError(f"expected a module, received {received}")
+    elif not name or not pathlib.Path(name).is_file():
+        received = f"{name}, which is no file" if name else "none"
+        raise ScriptError(f"expected a script, received {received}")
+
+
+def find(name: str) -> importlib.machinery.ModuleSpec | None:
+    """The module of a name, if there is one where ``python -m`` looks."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
     try:
         return importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, ValueError):
         return None
+    finally:
+        if added:
+            sys.path.remove(here)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import repjax
@@ -21,7 +23,7 @@ PROGRAMS = ROOT / "tests" / "programs" / "test_ecosystem.py"
 
 #: Lines end with the kinds of remarks that are due there; all others are harmless.
 PLANTED = """
-import concurrent.futures, glob, math, os, pathlib, sys
+import concurrent.futures, glob, math, os, pathlib, random, secrets, sys, tempfile, uuid
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,25 @@ rate = math.exp(-3)  # hazard: floats outside of JAX
 labels = np.arange(8) % 2
 accuracy = (labels == 1).sum() / 8
 x = (x - 4) / 8
+
+# --- entropy
+token = os.urandom(4), secrets.token_hex(4)  # hazard: entropy
+name = tempfile.mktemp()
+generator = random.Random()  # hazard: entropy
+value = random.random()  # hazard: entropy
+random.seed(3)
+value = random.random(), random.Random(3).random(), random.Random("a").random()
+random.seed()  # hazard: entropy
+name = uuid.uuid4()  # hazard: entropy
+name = uuid.uuid1()  # hazard: entropy
+name = uuid.uuid5(uuid.NAMESPACE_DNS, "a")
+value = random.SystemRandom().random()  # hazard: entropy
+value = np.random.default_rng().random()  # hazard: entropy
+value = np.random.RandomState().rand()  # hazard: entropy
+value = np.random.rand(3)  # hazard: entropy
+np.random.seed(0)
+value = np.random.rand(3), np.random.RandomState(0).rand(), np.random.default_rng(1).random()
+value = np.random.Generator(np.random.PCG64()).random()  # hazard: entropy
 
 # --- JAX
 model = nn.Dense(2)
@@ -129,6 +150,35 @@ def test_planted_hazards_are_found_and_nothing_else(tmp_path):
     assert found == planted and len(planted) > 12
     assert re.search(r"script\.py:\d+: plain JAX: computes .*scatter-add", result.stdout)
     assert re.search(r"^  tanh +repjax: .* script\.py:\d+", result.stdout, re.M)
+
+
+def test_entropy_that_a_library_draws_is_found(tmp_path):
+    """From the generator of NumPy that nobody seeds; a seed, or a generator of its own, is fine."""
+    text = "import numpy as np\nfrom sklearn.utils import shuffle\n{}\nshuffle([1, 2, 3]{})\n"
+    for before, argument, expected in (
+        ("", "", ["numpy.random, in a library"]),
+        ("np.random.seed(0)", "", []),
+        ("", ", random_state=0", []),
+    ):
+        path = script(tmp_path, text.format(before, argument))
+        command("diagnose", "--json", tmp_path / "found.json", path)
+        found = remarks(tmp_path / "found.json")
+        assert [x["text"].partition(":")[0] for x in found] == expected
+        assert all(x["kind"] == "entropy" for x in found)
+
+
+def test_entropy_is_recorded_with_the_diagnosis(tmp_path):
+    """``--patch --entropy``: what is recorded then is replayed by ``repjax run``."""
+    text = "import os, jax.numpy as jnp\nprint(os.urandom(8).hex(), jnp.tanh(jnp.ones(2)))\n"
+    path, file = script(tmp_path, text), tmp_path / "first.entropy"
+    result = command("diagnose", "--patch", "--entropy", file, path)
+    assert result.returncode == 1 and "script.py:2: entropy: os.urandom: " in result.stdout
+    drawn = re.search(r"^[0-9a-f]{16} .*$", result.stderr, re.M)[0]
+    again = command("replay", file, "--", "-m", "repjax", "run", path)
+    assert (again.returncode, again.stdout) == (0, f"{drawn}\n"), again.stderr
+    assert command("diagnose", "--entropy", file, path).stderr.startswith(
+        f"repjax diagnose: {file}: expected no file, received one"
+    )
 
 
 def test_options_are_found(tmp_path):
@@ -225,10 +275,11 @@ def test_what_cannot_be_diagnosed(text, arguments, message, tmp_path):
 
 def test_a_diagnosis_leaves_nothing_behind(tmp_path):
     """Functions that were watched are themselves again, and no program is looked at."""
-    before = jnp.exp, os.listdir, sys.getprofile()
+    before = jnp.exp, os.listdir, sys.getprofile(), os.urandom, random.random, np.random.rand
     with hazards.Watch(tmp_path):
         assert os.listdir is not before[1] and sys.getprofile() is not None
-    assert (jnp.exp, os.listdir, sys.getprofile()) == before
+    now = jnp.exp, os.listdir, sys.getprofile(), os.urandom, random.random, np.random.rand
+    assert now == before
 
 
 # --- repjax run and REPJAX_ENABLE --------------------------------------------------------
