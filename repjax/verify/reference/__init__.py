@@ -18,11 +18,19 @@ import numpy as np
 
 from repjax.verify.reference import (  # which enter themselves into the table
     arithmetic,
+    complex_numbers,
     elementary,
+    fourier,
+    linalg,
     movement,
     products,
+    programs,
+    random,
+    scatters,
+    special,
     sums,
     values,
+    windows,
 )
 from repjax.verify.reference.operation import (
     COMPLEX,
@@ -42,15 +50,24 @@ __all__ = [
     "NoReference",
     "Operation",
     "arithmetic",
+    "complex_numbers",
     "compute",
     "element",
     "elementary",
+    "fourier",
     "keys",
+    "linalg",
     "movement",
     "operation",
     "products",
+    "programs",
+    "random",
+    "scatters",
+    "special",
     "sums",
     "values",
+    "windows",
+    "words",
 ]
 
 Results = Sequence[tuple[str, tuple[int, ...]]]
