@@ -5,14 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 
-from repjax.verify import bisection, comparison, conformance, diagnosis, prove, traces, training
+from repjax.verify import (
+    bisection,
+    comparison,
+    conformance,
+    diagnosis,
+    explanation,
+    prove,
+    traces,
+    training,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status (2: a request that cannot be met)."""
     parser = argparse.ArgumentParser(prog="repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (comparison, training, traces, bisection, diagnosis, conformance, prove):
+    for module in (
+        comparison,
+        training,
+        traces,
+        bisection,
+        explanation,
+        diagnosis,
+        conformance,
+        prove,
+    ):
         module.add_command(commands)
     parsed = parser.parse_args(arguments)
     return parsed.run(parsed)

@@ -60,7 +60,8 @@ def recompute(step: walk.Step) -> list[np.ndarray]:
     Raises:
       NoReference: there is none for it.
     """
-    return [_widened(x, v) for x, v in zip(reference.compute(**asked(step)), step.equation.outvars, strict=True)]
+    found = reference.compute(**asked(step))
+    return [_widened(x, v) for x, v in zip(found, step.equation.outvars, strict=True)]
 
 
 def recompute_element(step: walk.Step, index: tuple[int, ...], result: int = 0) -> np.ndarray:

@@ -92,7 +92,7 @@ def one_nan(x) -> Any:
         return x
     if x.dtype.kind == "c":
         part = x.real.dtype
-        return one_nan(np.ascontiguousarray(x)[..., None].view(part)).view(x.dtype)[..., 0]
+        return one_nan(np.array(x, order="C")[..., None].view(part)).view(x.dtype)[..., 0]
     return np.where(np.isnan(x), np.array(np.nan, x.dtype), x)
 
 
@@ -105,7 +105,13 @@ def _value(x) -> Value:
 
 
 def line(step: walk.Step) -> str:
-    """The user's file, line and function, the file without its folders: another machine has others.
+    """:func:`source`, the file without its folders: another machine has others."""
+    file, colon, rest = source(step).partition(":")
+    return f"{pathlib.PurePath(file).name}{colon}{rest}"
+
+
+def source(step: walk.Step) -> str:
+    """The user's file, line, column and function.
 
     Where JAX knows none of the equation, those of what it is in, or of what is in it.
     """
@@ -113,8 +119,7 @@ def line(step: walk.Step) -> str:
     for equation in (step.equation, *reversed(step.within), *inside):
         place = source_info_util.summarize(equation.source_info)
         if place and "unknown" not in place:
-            file, colon, rest = place.partition(":")
-            return f"{pathlib.PurePath(file).name}{colon}{rest}"
+            return place
     return "an unknown line"
 
 
@@ -287,7 +292,7 @@ def add_command(commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         settings.enable(arguments)
-        program = _program(arguments)
+        program = program_of(arguments)
         if arguments.inputs:
             inputs, _ = checkpoint.load(arguments.inputs, program.inputs)
             program = dataclasses.replace(program, inputs=inputs)
@@ -312,7 +317,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _program(arguments) -> walk.Program:
+def program_of(arguments) -> walk.Program:
+    """What the arguments of a command name: a function, or a step of a training.
+
+    Raises:
+      TraceError, TrainingError, ScriptError: it is none, or there is no such step.
+    """
     found = scripts.load(arguments.program)
     written = arguments.level == "equation"
     if not isinstance(found, training.Training):

@@ -32,24 +32,26 @@ from repjax.verify.reference import (  # which enter themselves into the table
     values,
     windows,
 )
-from repjax.verify.reference.operation import (
+from repjax.verify.reference.table import (
     COMPLEX,
     EXCEPTIONS,
     PARTS,
-    PREFIX,
     REFERENCES,
     NoReference,
     Operation,
     call,
+    short,
 )
 
 __all__ = [
     "COMPLEX",
     "EXCEPTIONS",
+    "PARTS",
     "REFERENCES",
     "NoReference",
     "Operation",
     "arithmetic",
+    "call",
     "complex_numbers",
     "compute",
     "element",
@@ -63,6 +65,7 @@ __all__ = [
     "programs",
     "random",
     "scatters",
+    "short",
     "special",
     "sums",
     "values",
@@ -103,7 +106,7 @@ def operation(
 ) -> Operation:
     """The operation that :func:`compute` computes."""
     return Operation(
-        primitive.removeprefix(PREFIX),
+        short(primitive),
         tuple(values.canonical(np.asarray(x)) for x in operands),
         params,
         tuple((_dtype(name), tuple(shape)) for name, shape in results),

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from repjax.verify.reference import values
-from repjax.verify.reference.operation import (
+from repjax.verify.reference.table import (
     NoReference,
     Operation,
     elementwise_part,

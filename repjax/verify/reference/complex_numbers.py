@@ -9,7 +9,8 @@ import numpy as np
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import chain_of_products, converted
 from repjax.verify.reference.elementary import FUNCTIONS, correctly_rounded, of_two
-from repjax.verify.reference.operation import (
+from repjax.verify.reference.scatters import in_order
+from repjax.verify.reference.table import (
     COMPLEX,
     PARTS,
     REFERENCES,
@@ -19,7 +20,6 @@ from repjax.verify.reference.operation import (
     of,
     of_all,
 )
-from repjax.verify.reference.scatters import in_order
 from repjax.verify.reference.values import COMPLEX64, FLOAT32, add, divide, multiply
 
 Pair = tuple[Any, Any]

@@ -20,7 +20,7 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import power_by_integers, power_of_integers
-from repjax.verify.reference.operation import (
+from repjax.verify.reference.table import (
     NoReference,
     Operation,
     elementwise_part,

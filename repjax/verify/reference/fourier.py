@@ -9,12 +9,12 @@ import numpy as np
 
 from repjax.verify.reference.complex_numbers import join, product, split
 from repjax.verify.reference.elementary import mpmath, require_mpmath
-from repjax.verify.reference.operation import COMPLEX, NoReference, Operation, of
 from repjax.verify.reference.products import (
     contraction_of,
     dot_general,
     dot_general_in_no_order,
 )
+from repjax.verify.reference.table import COMPLEX, NoReference, Operation, of
 from repjax.verify.reference.values import FLOAT32, divide, nearest
 
 #: The numbers of JAX's FftType.

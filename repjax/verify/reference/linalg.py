@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from repjax.verify.reference.operation import NoReference, Operation, of
+from repjax.verify.reference.table import NoReference, Operation, of
 from repjax.verify.reference.values import (
     add,
     canonical,

@@ -8,16 +8,19 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import _total_order, exact, wrap
-from repjax.verify.reference.operation import Operation, of_all
 from repjax.verify.reference.products import dilate_and_pad
 from repjax.verify.reference.sums import least_and_greatest
+from repjax.verify.reference.table import Operation, of_all
 
-#: By name, which operands say where values go, and are not moved themselves.
+#: By name, which operands say where values go or come from, and are none of these values.
 CONTROLS = {
     "select_n": lambda n: {0},
     "gather": lambda n: {1},
     "dynamic_slice": lambda n: {*range(1, n)},
     "dynamic_update_slice": lambda n: {*range(2, n)},
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-sub", "scatter-mul"), lambda n: {1}),
+    **dict.fromkeys(("scatter-max", "scatter-min"), lambda n: {1}),
+    **dict.fromkeys(("scatter_add", "scatter_mul", "scatter_max", "scatter_min"), lambda n: {1}),
 }
 #: What only moves values.
 MOVEMENT: set[str] = set()
@@ -202,7 +205,7 @@ def gather(operation: Operation):
         position = np.zeros((*batch, *ones), np.int64)
         if d in numbers.start_index_map:
             start = starts[..., tuple(numbers.start_index_map).index(d)]
-            position = position + start.reshape(*batch, *ones)
+            position = position + start.reshape((*batch, *ones))
         if d in batching:
             axis = numbers.start_indices_batching_dims[batching.index(d)]
             along = [-1 if i == axis else 1 for i in range(len(batch))]
@@ -220,7 +223,7 @@ def gather(operation: Operation):
         found = np.broadcast_to(x[tuple(at)], (*batch, *window))
     if clipped != "CLIP":
         fill = _fill(p.get("fill_value"), x.dtype)
-        found = np.where(inside.reshape(*batch, *ones), found, fill).astype(x.dtype)
+        found = np.where(inside.reshape((*batch, *ones)), found, fill).astype(x.dtype)
     offset = tuple(numbers.offset_dims)
     rank = len(batch) + len(window)
     scattered = [d for d in range(rank) if d not in offset]

@@ -9,7 +9,7 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import converted, wrap
-from repjax.verify.reference.operation import NoReference, Operation, of, part
+from repjax.verify.reference.table import NoReference, Operation, of, part
 from repjax.verify.reference.values import FLOAT32, fma, guard, multiply, nearest
 
 
@@ -406,7 +406,7 @@ def ragged_dot_general(operation: Operation):
     return [out]
 
 
-@of("scaled_matmul")
+@of("scaled_matmul", "scaled_matmul_wrapper")
 def scaled_matmul(operation: Operation):
     a, b, *scales = operation.operands
     dtype = operation.dtype
@@ -428,8 +428,8 @@ def scaled_matmul(operation: Operation):
 
 def _whole(operation: Operation) -> bool:
     """Whether an element depends on all of an operand."""
-    floats = any(values.is_float(x.dtype) for x in operation.operands)
-    return floats and contraction_of(operation) == "order_independent"
+    inexact = any(values.is_float(x.dtype) or x.dtype.kind == "c" for x in operation.operands)
+    return inexact and contraction_of(operation) == "order_independent"
 
 
 @part("dot_general", "integer_dot_general")

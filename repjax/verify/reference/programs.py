@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from repjax.verify.reference import values
-from repjax.verify.reference.operation import (
+from repjax.verify.reference.sums import flatten
+from repjax.verify.reference.table import (
     EXCEPTIONS,
-    PREFIX,
     Operation,
     call,
     of_all,
+    short,
 )
-from repjax.verify.reference.sums import flatten
 from repjax.verify.reference.windows import elements, parameters_of, taken, window_of
 
 #: Calls: where their jaxpr is.
@@ -51,7 +51,7 @@ def evaluate(jaxpr, consts: Sequence[Any], operands, operation: Operation) -> li
     for equation in jaxpr.eqns:
         types = tuple((np.dtype(v.aval.dtype.name), v.aval.shape) for v in equation.outvars)
         inner = operation.with_(
-            name=equation.primitive.name.removeprefix(PREFIX),
+            name=short(equation.primitive.name),
             operands=tuple(map(read, equation.invars)),
             params=equation.params,
             results=types,
@@ -127,7 +127,7 @@ def reduce_window(operation: Operation):
 
 # --- what has no reference --------------------------------------------------------------
 
-_HOLDS = "it holds programs, whose equations are computed one by one"
+_HOLDS = "it holds programs, which are no single operation"
 _DEVICES = "it is of several devices, whose values an equation of one of them does not have"
 EXCEPTIONS |= {
     **dict.fromkeys(

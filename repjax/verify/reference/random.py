@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from repjax.verify.reference.arithmetic import exact, width, wrap
-from repjax.verify.reference.operation import NoReference, Operation, of_all
+from repjax.verify.reference.table import NoReference, Operation, of_all
 
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY = np.uint32(0x1BD11BDA)

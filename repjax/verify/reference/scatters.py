@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from fractions import Fraction
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
-from repjax.verify.reference.movement import mode_of, window_starts
-from repjax.verify.reference.operation import NoReference, Operation, of, of_all
+from repjax.verify.reference.movement import mode_of, moves, window_starts
 from repjax.verify.reference.sums import exponent, largest
+from repjax.verify.reference.table import NoReference, Operation, of, part
 from repjax.verify.reference.values import add, canonical, flush, guard, multiply, rounded
 
 #: Bits of the grid below the largest exponent, for up to 2**23 windows.
@@ -36,12 +37,12 @@ def scatter_add(operand, positions, updates, precision: int = PRECISION):
     operand = canonical(operand)
     out = operand.ravel().copy()
     positions, updates = np.ravel(positions), np.ravel(updates)
-    order = np.argsort(positions, kind="stable")
-    sorted_positions = positions[order]
-    reached, first = np.unique(sorted_positions, return_index=True)
-    for e, part in zip(reached, np.split(order, first[1:]), strict=True):
+    by_element: dict[int, list[int]] = {}
+    for i, e in enumerate(positions.tolist()):
+        by_element.setdefault(e, []).append(i)
+    for e, which in by_element.items():
         if e >= 0:
-            out[e] = add(out[e], total(updates[part], precision))
+            out[e] = add(out[e], total(updates[which], precision))
     return canonical(out.reshape(operand.shape))
 
 
@@ -163,7 +164,7 @@ def _extreme(operation: Operation):
     return [scatter_in_order(method, operation.operands[0], *in_order(operation))]
 
 
-@of_all("scatter")
+@moves("scatter")
 def _assign(operation: Operation):
     """The last window that reaches an element."""
     if operation.params.get("update_jaxpr") is not None:
@@ -174,3 +175,40 @@ def _assign(operation: Operation):
         if e >= 0:
             out[e] = y
     return [out.reshape(operand.shape)]
+
+
+# --- parts ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Points:
+    """The numbers of a scatter of single elements into a vector."""
+
+    update_window_dims: tuple[int, ...] = ()
+    inserted_window_dims: tuple[int, ...] = (0,)
+    scatter_dims_to_operand_dims: tuple[int, ...] = (0,)
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+
+
+@part(
+    *("scatter-add", "scatter_add", "scatter-sub", "scatter-mul", "scatter_mul"),
+    *("scatter-max", "scatter_max", "scatter-min", "scatter_min"),
+)
+def _reaching(operation: Operation, index, result=0):
+    """The element, and the updates that reach it, in the order of their windows."""
+    operand = operation.operands[0]
+    if _windows(operation) > 1 << 23:  # on which the grid depends
+        return operation, index
+    positions, updates = in_order(operation)
+    flat = int(np.ravel_multi_index(index, operand.shape)) if index else 0
+    updates = updates[positions == flat]
+    indices = np.zeros((len(updates), 1), np.int32)
+    params = {**operation.params, "dimension_numbers": _Points()}
+    one = np.asarray(operand[index]).reshape(1)
+    return (
+        operation.with_(
+            operands=(one, indices, updates), params=params, results=((operation.dtype, (1,)),)
+        ),
+        (0,),
+    )

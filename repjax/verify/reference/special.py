@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from repjax.verify.reference.elementary import FUNCTIONS, correctly_rounded, of_two
-from repjax.verify.reference.operation import Operation, elementwise_part, of, part
+from repjax.verify.reference.table import Operation, elementwise_part, of, part
 from repjax.verify.reference.values import FLOAT32, add, divide, flush, guard, multiply
 
 # --- Bessel functions -------------------------------------------------------------------

@@ -12,10 +12,8 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
-from repjax.verify.reference.elementary import FUNCTIONS, correctly_rounded
-from repjax.verify.reference.operation import NoReference, Operation, of, part
+from repjax.verify.reference.table import NoReference, Operation, call, of, part
 from repjax.verify.reference.values import (
-    FLOAT32,
     add,
     flush,
     guard,
@@ -258,25 +256,15 @@ def top_k(operation: Operation):
 
 
 def logaddexp(x, y):
-    """max(x, y) + log1p(exp(-|x - y|)), or x + y where x - y is NaN; float32."""
-    difference = add(x, -y)
-    exp, log1p = (
-        lambda v, f=FUNCTIONS[name]: correctly_rounded(f, v, FLOAT32) for name in ("exp", "log1p")
-    )
-    usual = add(maximum(x, y), log1p(exp(flush(-np.abs(difference)))))
-    return np.where(np.isnan(difference), add(x, y), usual)
+    """max(x, y) + log1p(exp(-|x - y|)), or x + y where x - y is NaN, each operation rounded."""
 
+    def apply(name, *xs):
+        return call(Operation(name, xs, {}, ((x.dtype, xs[0].shape),)))[0]
 
-def _rounding(combine, ending, dtype):
-    """``combine`` of float32, each result rounded to a narrower format."""
-    if dtype == FLOAT32:
-        return combine
-
-    def narrow(x, y):
-        wide = combine(*(np.asarray(v, np.float32) for v in (x, y)))
-        return values.narrow(wide, dtype, ending)
-
-    return narrow
+    difference = apply("sub", x, y)
+    small = apply("log1p", apply("exp", apply("neg", apply("abs", difference))))
+    usual = apply("add", apply("max", x, y), small)
+    return np.where(np.isnan(difference), apply("add", x, y), usual)
 
 
 PREFIXES: dict[str, Callable[..., np.ndarray]] = {"pairwise": blocks, "sequential": one_by_one}
@@ -328,8 +316,6 @@ for _name, (_, _ending) in COMBINE.items():
 @of("cumlogsumexp")
 def cumlogsumexp(operation: Operation):
     (x,), params = operation.operands, operation.params
-    if x.dtype != FLOAT32:
-        raise NoReference(f"cumlogsumexp: expected float32, received {x.dtype}")
     x = np.moveaxis(x, params["axis"], 0)
     out = blocks(logaddexp, x[::-1] if params["reverse"] else x)
     return [np.moveaxis(out[::-1] if params["reverse"] else out, 0, params["axis"])]

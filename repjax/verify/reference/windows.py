@@ -10,9 +10,9 @@ import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
-from repjax.verify.reference.operation import Operation, of, part
 from repjax.verify.reference.products import dilate_and_pad, output_sizes
 from repjax.verify.reference.sums import halves, least_and_greatest
+from repjax.verify.reference.table import Operation, of, part
 from repjax.verify.reference.values import add, flush
 
 _NAMES = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")

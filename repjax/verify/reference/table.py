@@ -23,6 +23,11 @@ class NoReference(ValueError):
     """An operation that cannot be computed independently."""
 
 
+def short(name: str) -> str:
+    """A primitive's name, without what repjax puts in front of its own."""
+    return name.removeprefix(PREFIX).removeprefix("exact_")
+
+
 @dataclasses.dataclass(frozen=True)
 class Operation:
     """An operation.
@@ -68,6 +73,8 @@ Function = Callable[[Operation], Sequence[Any]]
 REFERENCES: dict[str, Function] = {}
 #: Of operations with a complex operand or result.
 COMPLEX: dict[str, Function] = {}
+#: Names of references that take complex numbers as they take others.
+OF_ALL: set[str] = set()
 #: What makes of an operation and the index of an element a smaller one with this element.
 PARTS: dict[str, Callable[..., tuple[Operation, tuple[int, ...]]]] = {}
 #: Why an operation has no reference.
@@ -139,7 +146,7 @@ def call(operation: Operation) -> list[np.ndarray]:
     Raises:
       NoReference: for this operation, or for these types.
     """
-    table = COMPLEX if operation.is_complex and operation.name not in _OF_ALL else REFERENCES
+    table = COMPLEX if operation.is_complex and operation.name not in OF_ALL else REFERENCES
     function = table.get(operation.name)
     if function is None:
         reason = EXCEPTIONS.get(operation.name)
@@ -161,15 +168,11 @@ def call(operation: Operation) -> list[np.ndarray]:
     return found
 
 
-#: References that take complex numbers as they take others.
-_OF_ALL: set[str] = set()
-
-
 def of_all(*names: str):
     """As :func:`of`, for what moves values of any type."""
 
     def enter(function: Function) -> Function:
-        _OF_ALL.update(names)
+        OF_ALL.update(names)
         return of(*names)(function)
 
     return enter
