@@ -267,9 +267,11 @@ class _Program:
         x = step.operands[operand]
         return self.explain(x, position, number, depth, (*moved, f"{primitive} ({step.place})"))
 
-    def _computed(self, asked, number: int, result: int, index: Index, depth, moved) -> Element:
+    def _computed(self, asked, number: int, result: int, index: Index, depth, moved):
         step = self.steps[number]
         equation = step.equation
+        if depth < 0:
+            return f"from {step.place} {equation.primitive.name}"
         value = _show(recomputation.as_numpy(step.results[result])[index])
         try:
             again, reason = _show(asked.recompute(index, result)), ""
@@ -307,15 +309,15 @@ class _Program:
                 yield Operand(f"nothing of {_kind(x)}", "")
                 continue
             first = tuple(int(i) for i in np.unravel_index(inside[0], x.shape))
-            source = self.explain(x, first, number, depth - 1) if depth > 0 else ""
+            source = self.explain(x, first, number, depth - 1)
             origin = source if isinstance(source, str) else f"from {source.place}"
             text = asked.terms(flat, positions)
             if len(positions) == 1:
                 text += f", element {list(first)} of {_kind(x)}" if first else ""
             else:
                 text += f", of {_kind(x)}"
-                origin = f"the first {origin}" if origin else ""
-            yield Operand(f"{text}, {origin}" if origin else text, source)
+                origin = f"the first {origin}"
+            yield Operand(f"{text}, {origin}", source)
 
 
 def _at(index: Index) -> str:

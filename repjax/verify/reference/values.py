@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 
@@ -32,10 +33,12 @@ def is_bool(dtype) -> bool:
     return np.dtype(dtype).kind == "b"
 
 
+@functools.cache
 def smallest_normal(dtype) -> float:
     return float(ml_dtypes.finfo(dtype).smallest_normal)
 
 
+@functools.cache
 def precision(dtype) -> int:
     """Bits of the significand, the hidden one too."""
     return int(ml_dtypes.finfo(dtype).nmant) + 1
