@@ -102,13 +102,30 @@ def anchor(number: int) -> str:
     return re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
 
 
+def _types(equation) -> list[Any]:
+    return [v.aval.dtype for v in (*equation.invars, *equation.outvars) if hasattr(v.aval, "dtype")]
+
+
+def _any_is(equation, kind) -> bool:
+    return any(jax.dtypes.issubdtype(d, kind) for d in _types(equation))
+
+
+def is_exact(equation) -> bool:
+    """Whether repjax takes the operation as it stands, for these types."""
+    name = equation.primitive.name
+    if name in tables.EXACT or name.startswith(f"{tables.PREFIX}exact_"):
+        return True
+    return name in tables.EXACT_ON_INTEGERS and not _any_is(equation, jax.numpy.inexact)
+
+
 def section_of(equation) -> int:
     """The section of docs/numerics.md that says what an equation gives."""
     name = short(equation.primitive.name)
-    types = [getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars)]
-    if any(jax.dtypes.issubdtype(d, jax.numpy.complexfloating) for d in types if d is not None):
+    if _any_is(equation, jax.numpy.complexfloating):
         return 19
-    if name == "pow" and jax.dtypes.issubdtype(types[1], jax.numpy.integer):
+    if is_exact(equation) and name not in tables.EXACT:
+        return _EXACT.get(name, 11)
+    if name == "pow" and jax.dtypes.issubdtype(equation.invars[1].aval.dtype, jax.numpy.integer):
         return 2
     if (number := _by_name().get(name)) is not None:
         return number
@@ -193,23 +210,29 @@ def body_of(equation, orders: tuple[str, str]) -> str | None:
     name, orders = equation.primitive.name, _orders_of(equation, orders)
     if section_of(equation) == 19 and name in tables.COMPLEX:
         return _code(tables.COMPLEX[name], orders)
-    known = primitive_of(name)
+    known = primitive_of(equation)
     if known is not None and known in tables.BODIES:
         return _code(tables.BODIES[known].__self__.body, orders)
-    for table in (tables.RULES, tables.EXACT, tables.EXACT_ON_INTEGERS):
+    all_tables = tables.EXACT, tables.EXACT_ON_INTEGERS, tables.RULES
+    for table in all_tables if is_exact(equation) else all_tables[::-1]:
         if name in table:
             return _code(table[name], orders)
     return None
 
 
-def primitive_of(name: str) -> Any:
-    """repjax's primitive for a stock one's name, or for its own."""
-    if name in tables.EXACT or name.startswith(f"{tables.PREFIX}exact_"):
+def primitive_of(equation) -> Any:
+    """repjax's primitive for an equation, or None for what is exact."""
+    if is_exact(equation):
         return None
-    return tables.PRIMITIVES.get(short(name).replace("scatter-", "scatter_"))
+    return tables.PRIMITIVES.get(short(equation.primitive.name).replace("scatter-", "scatter_"))
 
 
 # --- what computes it -------------------------------------------------------------------
+
+
+def in_groups(name: str) -> bool:
+    """Whether the C++ kernel of elementwise operations computes a primitive."""
+    return not {name, tables.PREFIX + name}.isdisjoint(bytecode.NAMES)
 
 
 def computed_by(name: str) -> str:
@@ -220,7 +243,7 @@ def computed_by(name: str) -> str:
     if library.available():
         if primitive is not None and tables.KERNELS["cpu"](primitive):
             return "repjax: a kernel"
-        if not {name, tables.PREFIX + name}.isdisjoint(bytecode.NAMES):
+        if in_groups(name):
             return "repjax: a kernel, of groups"
     if primitive is not None:
         return "repjax: XLA compiles its body"

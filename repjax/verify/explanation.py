@@ -24,7 +24,8 @@ import jax
 import numpy as np
 
 from repjax import config
-from repjax.primitives.core.tables import ADVICE, RefusedError
+from repjax.primitives.core import tables
+from repjax.primitives.core.tables import RefusedError
 from repjax.primitives.cpu import library
 from repjax.verify import definitions, recomputation, reference, settings, traces, walk
 from repjax.verify.digest import names, show
@@ -254,7 +255,7 @@ class _Program:
         if id(x) in self.moves.stacks:
             _, parts = self.moves.stacks[id(x)]
             return self.explain(parts[index[0]], index[1:], before, depth, moved)
-        return "a number in the program"
+        return "a constant of the program" if index else "a number in the program"
 
     def _through(self, asked, number: int, result: int, index: Index, depth, moved):
         """Follow an element through what moves it."""
@@ -262,7 +263,7 @@ class _Program:
         at = asked.origin(index, result)
         primitive = step.equation.primitive.name
         if at is None:
-            return f"{primitive} (equation {step.place}) fills it in"
+            return f"what {primitive} ({step.place}) fills in"
         operand, position = at
         x = step.operands[operand]
         return self.explain(x, position, number, depth, (*moved, f"{primitive} ({step.place})"))
@@ -278,6 +279,7 @@ class _Program:
         except reference.NoReference as error:
             again, reason = None, str(error)
         line, orders = traces.line(step), step.orders or recomputation.DEFAULT_ORDERS
+        body = definitions.body_of(equation, orders)
         return Element(
             place=step.place,
             primitive=equation.primitive.name,
@@ -289,8 +291,8 @@ class _Program:
             value=value,
             section=definitions.section_of(equation),
             formula=definitions.formula_of(equation, orders),
-            body=definitions.body_of(equation, orders),
-            computed=computed_here(step),
+            body=body,
+            computed=computed_here(step, body),
             operands=tuple(self._operands(asked, number, index, result, depth)),
             reference=again,
             reason=reason,
@@ -316,7 +318,7 @@ class _Program:
                 text += f", element {list(first)} of {_kind(x)}" if first else ""
             else:
                 text += f", of {_kind(x)}"
-                origin = f"the first {origin}"
+                origin = f"the first is {origin}"
             yield Operand(f"{text}, {origin}", source)
 
 
@@ -425,37 +427,41 @@ class _Asked:
 # --- what computes it -------------------------------------------------------------------
 
 
-def computed_here(step: walk.Step) -> str:
+#: The C++ kernel of groups of elementwise operations, by which values enter a program, too.
+_ELEMENTWISE = "repjax_elementwise"
+#: Names of platforms in the table of kernels, by JAX's.
+_PLATFORMS = {"gpu": "cuda"}
+
+
+def computed_here(step: walk.Step, body: str | None) -> str:
     """What computes an equation on this machine, and why that."""
     platform = jax.default_backend()
     if step.orders is None:
-        refused = ADVICE.get(step.equation.primitive.name)
+        refused = tables.ADVICE.get(step.equation.primitive.name)
         more = f"; repjax refuses it: {refused}" if refused else ""
         return f"XLA's {platform} code, which plain JAX has; repjax is off here{more}"
     calls = _calls(step)
     name = reference.short(step.equation.primitive.name)
     instruction_set, why_not = library.in_use()
-    in_groups = definitions.computed_by(name).endswith("of groups")
-    if calls and platform == "cpu" and in_groups:
+    in_groups = definitions.in_groups(name)
+    if calls == [_ELEMENTWISE] and in_groups:
         return (
-            f"repjax's C++ kernel of elementwise operations ({', '.join(calls)}) for "
-            f"{instruction_set}, whose bytecode has it; so it is computed with its neighbours"
+            f"repjax's C++ kernel {_ELEMENTWISE} for {instruction_set}, whose bytecode has it, "
+            "with the elementwise operations around it"
         )
-    # What enters a program is made canonical by it.
-    if calls := [x for x in calls if x != "repjax_elementwise"]:
+    if calls := [x for x in calls if x != _ELEMENTWISE]:
         code = f"C++ kernel {', '.join(calls)} for {instruction_set}"
         code = code if platform == "cpu" else f"kernel {', '.join(calls)}"
         return f"repjax's {code}, which primitives/kernels.py has for this primitive"
-    known = definitions.primitive_of(step.equation.primitive.name)
+    known = definitions.primitive_of(step.equation)
+    if known is None and definitions.is_exact(step.equation):
+        return f"XLA's {platform} code, since the operation is exact"
     if known is None:
-        return f"XLA's {platform} code, since the operation is exact: it moves or compares values"
+        return f"XLA, which compiles the operations that its rule states: {body}"
     if platform == "cpu" and instruction_set is None:
         return f"XLA, which compiles the body, since there is no C++ kernel: {why_not}"
-    if in_groups:
-        return (
-            "XLA, which compiles the body; where there is more to compute, repjax's C++ kernel of "
-            "elementwise operations, with the same bits"
-        )
+    if tables.KERNELS[_PLATFORMS.get(platform, platform)](known) is not None:
+        return "XLA, which compiles what primitives/kernels.py has in place of the body"
     return "XLA, which compiles the body, since primitives/kernels.py has no kernel for it here"
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+import subprocess
+import sys
 
 import numpy as np
 
@@ -47,6 +51,22 @@ def recomputed(function, *args, elements: bool = True, plain: bool = False, **or
                     found.differ.append(f"{traces.describe(step)} has {x[at]} at {at}, not {one}")
         found.names.add(name)
     return found
+
+
+_PRIMITIVES = """
+import json, repjax
+from repjax.primitives.core.tables import PRIMITIVES
+print(json.dumps(sorted(PRIMITIVES)))
+"""
+
+
+@functools.cache
+def own_primitives() -> set[str]:
+    """Names of repjax's primitives, without those that tests of this process have defined."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PRIMITIVES], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> bool:

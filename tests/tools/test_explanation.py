@@ -20,11 +20,14 @@ import repjax
 import stock_primitives
 from helpers.bits import normal
 from helpers.paths import ROOT
+from helpers.recomputed import own_primitives
+from repjax.__main__ import main
 from repjax.primitives.core import tables
 from repjax.primitives.cpu import library
 from repjax.verify import definitions, explanation, walk
 from repjax.verify.explanation import ExplanationError
 
+DOCS = (ROOT / "docs" / "instruments.md").read_text()
 X, W, Y = normal((8, 4)), normal((4, 2), 1), normal((8, 2), 2)
 
 
@@ -194,7 +197,7 @@ def test_an_element_is_followed_through_what_moves_it():
     for at in np.ndindex(*where.shape):
         number = int(where[at] / 2) - 1
         if number < 0:
-            with pytest.raises(ExplanationError, match="a number in the program"):
+            with pytest.raises(ExplanationError, match="a constant of the program"):
                 repjax.explain(moved, X, index=at)
             continue
         found = repjax.explain(moved, X, index=at)
@@ -297,8 +300,8 @@ def test_every_primitive_has_a_section_and_a_body():
         assert re.fullmatch(
             r"(primitives|repjax)/.+\.py:\d+", definitions._code(table[name], [])
         ), name
-    for name, primitive in tables.PRIMITIVES.items():
-        body = tables.BODIES[primitive].__self__.body
+    for name in own_primitives():
+        body = tables.BODIES[tables.PRIMITIVES[name]].__self__.body
         orders = ["pairwise", "sequential"]
         assert re.fullmatch(r"(primitives|repjax)/.+\.py:\d+", definitions._code(body, orders)), (
             name
@@ -416,13 +419,29 @@ WRONG_COMMANDS = {
 
 @pytest.mark.parametrize("name", WRONG_COMMANDS)
 def test_wrong_commands(name, script, capsys):
-    from repjax.__main__ import main
-
     arguments, message = WRONG_COMMANDS[name]
     status = main(["explain", *(x.format(script=script) for x in arguments)])
     captured = capsys.readouterr()
     assert status == 2 and captured.out == ""
     assert message in captured.err and "Traceback" not in captured.err
+
+
+COMMANDS = re.findall(r"^    \$ repjax explain (.*)\n((?:    .*\n)+)", DOCS, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"), COMMANDS, ids=[c.split(":")[1] for c, _ in COMMANDS]
+)
+def test_the_docs_show_what_it_prints(arguments, shown, monkeypatch, capsys):
+    """But for what is of a machine, and for the lines and columns of a version of JAX and optax."""
+
+    def kept(text: str) -> list[str]:
+        lines = [re.sub(r":\d+:\d+ \(.*?\)|:\d+$", "", x.strip()) for x in text.splitlines()]
+        return [re.sub(r"\b0(\.\d+)+\b", "", x) for x in lines if not x.startswith("computed")]
+
+    monkeypatch.chdir(ROOT)
+    main(["explain", *arguments.split()])
+    assert kept(capsys.readouterr().out) == kept(shown)
 
 
 def test_nothing_is_imported_for_it():
