@@ -591,8 +591,8 @@ def add_command(commands) -> None:
         help="why has this bit this value?",
         description="Show how one element of what a function without arguments of a script gives, "
         "or a step of a repjax.verify.Training, comes about, and compute its operations once more "
-        "by the independent reference.  Exit status: 0 the reference has the same bits, 1 it has "
-        "others, 2 the request cannot be met.",
+        "by the independent reference.  Exit status: 0 the reference has the same bits wherever "
+        "there is one, 1 it has others, 2 the request cannot be met.",
         epilog="examples: repjax explain train.py:main --output 0/w --index 0,3; "
         "repjax explain train.py:training --step 1 --repjax",
     )
@@ -618,7 +618,7 @@ def run(arguments: argparse.Namespace) -> int:
             with counter("equations") as progress:
                 found = explain_program(program, output, index, arguments.depth, progress)
     except (OSError, ValueError, RefusedError) as error:
-        print(f"repjax explain: {error}", file=sys.stderr)
+        print(f"repjax explain: {str(error).removeprefix('explain: ')}", file=sys.stderr)
         return 2
     print(found)
     return 0 if found.agrees else 1

@@ -14,6 +14,7 @@ from repjax.verify.reference.table import (
     NoReference,
     Operation,
     elementwise_part,
+    in_float32,
     of,
     part,
 )
@@ -108,8 +109,7 @@ def _enter(name: str):
     def on_floats(operation: Operation):
         return [FLOAT[name](*operation.operands)]
 
-    narrow: dict = {}
-    of(name, ending=_ENDINGS[name], table=narrow)(on_floats)
+    narrow = in_float32(on_floats, _ENDINGS[name])
 
     @of(name)
     def compute(operation: Operation):
@@ -119,7 +119,7 @@ def _enter(name: str):
             return _on_integers(INTEGER[name])(operation)
         if operation.dtype == FLOAT64 and name in _IN_FLOAT64:
             return on_floats(operation)
-        return narrow[name](operation)
+        return narrow(operation)
 
     part(name)(elementwise_part)
 
@@ -213,11 +213,7 @@ def chain_of_products(x, exponent: int, multiply=multiply):
     return result
 
 
-_narrow_integer_pow: dict = {}
-
-
-@of("integer_pow", ending=guard, table=_narrow_integer_pow)
-def _integer_pow(operation: Operation):
+def _power_of_floats(operation: Operation):
     (x,), y = operation.operands, operation.params["y"]
     if y == 0:
         return [np.ones_like(x)]
@@ -230,7 +226,7 @@ def integer_pow(operation: Operation):
     y = operation.params["y"]
     if _is_of_integers(operation) and y >= 0:
         return _on_integers(lambda x: x**y)(operation)
-    return _narrow_integer_pow["integer_pow"](operation)
+    return in_float32(_power_of_floats, guard)(operation)
 
 
 def _guard64(x):
@@ -382,7 +378,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     part(_name)(elementwise_part)
 
 
-def _total_order(x):
+def total_order(x):
     """Integers in the order of the numbers, NaN last."""
     if not values.is_float(x.dtype):
         return exact(x)
@@ -393,7 +389,7 @@ def _total_order(x):
 for _name, _compare in {"eq_to": operator.eq, "lt_to": operator.lt, "le_to": operator.le}.items():
 
     def _ordered(operation: Operation, compare=_compare):
-        return [np.asarray(compare(*map(_total_order, operation.operands)), bool)]
+        return [np.asarray(compare(*map(total_order, operation.operands)), bool)]
 
     of(_name)(_ordered)
     part(_name)(elementwise_part)

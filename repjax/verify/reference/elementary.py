@@ -105,7 +105,7 @@ FUNCTIONS = {
     "tan": Function(lambda x: mpmath.tan(x), specials={0: 0}, near=np.tan),
     "atan": Function(
         lambda x: mpmath.atan(x),
-        specials={-inf: -1.5707963705062866, inf: 1.5707963705062866, 0: 0},
+        specials={-inf: -math.pi / 2, inf: math.pi / 2, 0: 0},
         near=np.arctan,
     ),
     "asin": Function(
@@ -128,7 +128,6 @@ FUNCTIONS = {
         scale=1,
     ),
 }
-# The ends of the ranges that are infinite, and pi / 2 and pi, which are rounded as float64 is.
 
 
 def require_mpmath() -> None:
@@ -180,7 +179,7 @@ def _one(function: Function, x: float, dtype) -> float:
 
 
 def _rounded_special(value: float, dtype) -> float:
-    """Of pi and its parts, float64 decides the rounding."""
+    """Those that are not exact, pi and its half, are no ties: float64 decides their rounding."""
     return float(values.narrow(np.float64(value), dtype)) if math.isfinite(value) else value
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from repjax.verify.reference import values
-from repjax.verify.reference.arithmetic import _total_order, exact, wrap
+from repjax.verify.reference.arithmetic import exact, total_order, wrap
 from repjax.verify.reference.products import dilate_and_pad
 from repjax.verify.reference.sums import least_and_greatest
 from repjax.verify.reference.table import Operation, of_all
@@ -264,7 +264,7 @@ def sort(operation: Operation):
 
 
 def _key(x):
-    return _total_order(x) if values.is_float(x.dtype) else x
+    return total_order(x) if values.is_float(x.dtype) else x
 
 
 @of_all("lu_pivots_to_permutation")

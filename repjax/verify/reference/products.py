@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import converted, wrap
-from repjax.verify.reference.table import NoReference, Operation, of, part
+from repjax.verify.reference.table import NoReference, Operation, in_float32, of, part
 from repjax.verify.reference.values import FLOAT32, fma, guard, multiply, nearest
 
 
@@ -339,9 +338,6 @@ def contraction_of(operation: Operation) -> str:
 
 
 def _enter(name: str, sequential, in_no_order, keep) -> None:
-    table: dict[str, Any] = {}
-
-    @of(name, ending=guard, table=table)
     def on_floats(operation: Operation):
         lhs, rhs = (converted(x, FLOAT32) for x in operation.operands)
         kept = {k: operation.params[k] for k in keep}
@@ -355,11 +351,13 @@ def _enter(name: str, sequential, in_no_order, keep) -> None:
             )
         return [in_no_order(lhs, rhs, precision=operation.params.get("precision"), **kept)]
 
+    narrow = in_float32(on_floats, guard)
+
     @of(name, f"integer_{name}")
     def compute(operation: Operation):
         dtypes = (*(x.dtype for x in operation.operands), operation.dtype)
         if any(map(values.is_float, dtypes)):
-            return table[name](operation)
+            return narrow(operation)
         kept = {k: operation.params[k] for k in keep}
         operands = [x.astype(np.int64) for x in operation.operands]
         total = sequential(*operands, chain=wrapping, **kept)

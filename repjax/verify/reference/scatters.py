@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
 from repjax.verify.reference.movement import mode_of, moves, window_starts
 from repjax.verify.reference.sums import exponent, largest
-from repjax.verify.reference.table import NoReference, Operation, of, part
+from repjax.verify.reference.table import NoReference, Operation, in_float32, of, part
 from repjax.verify.reference.values import add, canonical, flush, guard, multiply, rounded
 
 #: Bits of the grid below the largest exponent, for up to 2**23 windows.
@@ -142,12 +141,11 @@ def _product(operation: Operation):
 
 
 def _enter(method: str, function, ending) -> None:
-    table: dict[str, Any] = {}
-    of(method, ending=ending, table=table)(function)
+    narrow = in_float32(function, ending)
 
     def compute(operation: Operation):
         if values.is_float(operation.dtype):
-            return table[method](operation)
+            return narrow(operation)
         return _by_integers(operation, _INTEGER[method])
 
     of(f"scatter-{method}", f"scatter_{method}")(compute)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
-from repjax.verify.reference.table import NoReference, Operation, call, of, part
+from repjax.verify.reference.table import NoReference, Operation, call, in_float32, of, part
 from repjax.verify.reference.values import (
     add,
     flush,
@@ -129,16 +128,14 @@ def _axes(operation: Operation):
     return operation.params["axes"]
 
 
-def _kept_floats(function, ending):
-    """A reduction of floats by ``function``, of other types by what NumPy has of the name."""
-    table: dict[str, Any] = {}
-    of("floats", ending=ending, table=table)(function)
+def _of_floats(function, ending, of_integers):
+    """A reduction of floats by ``function``, of integers by a function of NumPy."""
+    narrow = in_float32(function, ending)
 
     def compute(operation: Operation):
         (x,) = operation.operands
         if values.is_float(x.dtype):
-            return table["floats"](operation)
-        of_integers = {"reduce_sum": np.sum, "reduce_prod": np.prod}[operation.name]
+            return narrow(operation)
         return [wrap(of_integers(exact(x), axis=tuple(_axes(operation))), operation.dtype)]
 
     return compute
@@ -161,8 +158,8 @@ def _product(operation: Operation):
     return [halves(multiply, x)]
 
 
-of("reduce_sum")(_kept_floats(_sum, flush))
-of("reduce_prod")(_kept_floats(_product, guard))
+of("reduce_sum")(_of_floats(_sum, flush, np.sum))
+of("reduce_prod")(_of_floats(_product, guard, np.prod))
 
 
 def _extreme(x, axes, combine, empty):
@@ -268,20 +265,14 @@ def logaddexp(x, y):
 
 
 PREFIXES: dict[str, Callable[..., np.ndarray]] = {"pairwise": blocks, "sequential": one_by_one}
-COMBINE = {
-    "cumsum": (add, flush),
-    "cumprod": (multiply, guard),
-    "cummax": (maximum, None),
-    "cummin": (minimum, None),
-}
+COMBINE = {"cumsum": add, "cumprod": multiply, "cummax": maximum, "cummin": minimum}
 
 
 def prefixes(name: str, x, axis: int, reverse: bool, accumulation: str) -> np.ndarray:
     """A cumulative operation of float32."""
-    combine, _ = COMBINE[name]
     along = PREFIXES["sequential" if accumulation == "sequential" else "pairwise"]
     x = np.moveaxis(x, axis, 0)
-    out = along(combine, x[::-1] if reverse else x)
+    out = along(COMBINE[name], x[::-1] if reverse else x)
     return np.moveaxis(out[::-1] if reverse else out, 0, axis)
 
 
@@ -291,26 +282,23 @@ def _cumulative(operation: Operation):
     return [prefixes(operation.name, x, params["axis"], params["reverse"], order)]
 
 
-def _enter_cumulative(name: str, ending) -> None:
-    table: dict[str, Any] = {}
-    of(name, ending=ending or flush, table=table)(_cumulative)
+def _enter_cumulative(name: str, ending, of_integers) -> None:
+    narrow = in_float32(_cumulative, ending)
 
     @of(name)
     def compute(operation: Operation):
         (x,), params = operation.operands, operation.params
-        if values.is_float(x.dtype) and ending is not None:
-            return table[name](operation)
-        if ending is None:
-            return _cumulative(operation)
-        accumulate = {"cumsum": np.cumsum, "cumprod": np.cumprod}[name]
+        if values.is_float(x.dtype):
+            return narrow(operation)
         whole = np.moveaxis(exact(x), params["axis"], 0)
-        out = accumulate(whole[::-1] if params["reverse"] else whole, axis=0)
+        out = of_integers(whole[::-1] if params["reverse"] else whole, axis=0)
         out = out[::-1] if params["reverse"] else out
         return [wrap(np.moveaxis(out, 0, params["axis"]), operation.dtype)]
 
 
-for _name, (_, _ending) in COMBINE.items():
-    _enter_cumulative(_name, _ending)
+_enter_cumulative("cumsum", flush, np.cumsum)
+_enter_cumulative("cumprod", guard, np.cumprod)
+of("cummax", "cummin")(_cumulative)
 
 
 @of("cumlogsumexp")

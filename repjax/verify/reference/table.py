@@ -85,42 +85,48 @@ def of(*names: str, ending=None, table: dict[str, Function] = REFERENCES):
     """Enter the decorated function, ``f(operation)``, which gives its results.
 
     Args:
-      ending: ``values.flush`` or ``values.guard``, for a function of float32 and integers: narrow
-        operands are widened before it, and float32 results rounded after it.  Without it, the
-        function is for all formats.
+      ending: for a function of float32, as :func:`in_float32` takes it; without it, the function is
+        for all formats.
     """
 
     def enter(function: Function) -> Function:
-        @functools.wraps(function)
-        def checked(operation: Operation):
-            return _in_float32(function, operation, ending) if ending else function(operation)
-
+        entered = in_float32(function, ending) if ending else function
         for name in names:
             assert name not in table, name
-            table[name] = checked
+            table[name] = entered
         return function
 
     return enter
 
 
-def _in_float32(function: Function, operation: Operation, ending) -> list[np.ndarray]:
-    formats = {x.dtype for x in operation.operands} | {*operation.dtypes}
-    if values.FLOAT64 in formats:
-        raise NoReference(
-            f"{operation.name}: expected float32, float16 or bfloat16, received float64, which is "
-            "defined for add, sub, mul, neg and conversions only"
+def in_float32(function: Function, ending) -> Function:
+    """A function of float32 and integers, for narrow formats too.
+
+    Their operands are widened before it, and its float32 results rounded once after it and made
+    canonical by ``ending``, ``values.flush`` or ``values.guard``.
+    """
+
+    @functools.wraps(function)
+    def computed(operation: Operation) -> list[np.ndarray]:
+        formats = {*(x.dtype for x in operation.operands), *operation.dtypes}
+        if values.FLOAT64 in formats:
+            raise NoReference(
+                f"{operation.name}: expected float32, float16 or bfloat16, received float64, which "
+                "is defined for add, sub, mul, neg and conversions only"
+            )
+        wide = (
+            np.asarray(x, np.float32) if x.dtype in values.HALVES else x for x in operation.operands
         )
-    wide = [
-        np.asarray(x, np.float32) if x.dtype in values.HALVES else x for x in operation.operands
-    ]
-    results = tuple(
-        (values.FLOAT32 if d in values.HALVES else d, shape) for d, shape in operation.results
-    )
-    given = function(operation.with_(operands=tuple(wide), results=results))
-    return [
-        values.narrow(x, d, ending) if d in values.HALVES else x
-        for x, (d, _) in zip(given, operation.results, strict=True)
-    ]
+        results = tuple(
+            (values.FLOAT32 if d in values.HALVES else d, shape) for d, shape in operation.results
+        )
+        given = function(operation.with_(operands=tuple(wide), results=results))
+        return [
+            values.narrow(x, d, ending) if d in values.HALVES else x
+            for x, d in zip(given, operation.dtypes, strict=True)
+        ]
+
+    return computed
 
 
 def part(*names: str):

@@ -123,18 +123,15 @@ def narrow(x, dtype, ending=guard) -> np.ndarray:
         return ending(np.where(np.isnan(x), np.nan, i.view(x.dtype)).astype(dtype))
 
 
-def nearest(sign: int, mantissa: int, exponent: int, bits: int, least: int | None = None) -> float:
+def nearest(sign: int, mantissa: int, exponent: int, bits: int) -> float:
     """``mantissa * 2**exponent``, rounded to so many bits, to nearest even, as a float.
 
     Args:
       sign: 0 or 1.
       mantissa: not negative.
-      bits: at most 53; the exponent is not limited, beyond the range of float64.
-      least: the exponent of the last place that there is, which limits it from below.
+      bits: at most 53; the exponent is limited by the range of float64 alone.
     """
     last = exponent + mantissa.bit_length() - bits
-    if least is not None:
-        last = max(last, least)
     if (drop := last - exponent) > 0:
         rest, mantissa = mantissa & ((1 << drop) - 1), mantissa >> drop
         half = 1 << (drop - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
 from repjax.verify.reference.products import dilate_and_pad, output_sizes
 from repjax.verify.reference.sums import halves, least_and_greatest
-from repjax.verify.reference.table import Operation, of, part
+from repjax.verify.reference.table import Operation, in_float32, of, part
 from repjax.verify.reference.values import add, flush
 
 _NAMES = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
@@ -152,10 +151,6 @@ def _min(operation: Operation):
     return [reduce_window_min(operation.operands[0], **window_of(operation.params))]
 
 
-_narrow: dict[str, Callable[..., Any]] = {}
-
-
-@of("reduce_window_sum", ending=flush, table=_narrow)
 def _sum(operation: Operation):
     return [reduce_window_sum(operation.operands[0], **window_of(operation.params))]
 
@@ -164,7 +159,7 @@ def _sum(operation: Operation):
 def _any_sum(operation: Operation):
     (x,) = operation.operands
     if values.is_float(x.dtype):
-        return _narrow["reduce_window_sum"](operation)
+        return in_float32(_sum, flush)(operation)
     whole = _reduce_window(exact(x), np.add, 0, parameters_of(**window_of(operation.params)))
     return [wrap(whole, operation.dtype)]
 
