@@ -278,13 +278,14 @@ class _Program:
             again, reason = _show(asked.recompute(index, result)), ""
         except reference.NoReference as error:
             again, reason = None, str(error)
-        line, orders = traces.line(step), step.orders or recomputation.DEFAULT_ORDERS
+        line, code = self._line(number)
+        orders = step.orders or recomputation.DEFAULT_ORDERS
         body = definitions.body_of(equation, orders)
         return Element(
             place=step.place,
             primitive=equation.primitive.name,
             line=line,
-            code=_code(traces.source(step)),
+            code=code,
             index=index,
             kind=_kind(step.results[result]),
             moved=tuple(moved),
@@ -298,6 +299,21 @@ class _Program:
             reason=reason,
             plain=step.orders is None,
         )
+
+    def _line(self, number: int) -> tuple[str, str]:
+        """The line of a step and its text; of what it reads, where JAX has not kept its own."""
+        left, seen = [number], {number}
+        while left:
+            at = left.pop(0)
+            if (source := traces.source(self.steps[at])) != traces.UNKNOWN:
+                line = traces.line(self.steps[at])
+                shown = line if at == number else f"{traces.UNKNOWN} that reads from {line}"
+                return shown, _code(source)
+            givers = (self.giver(x, at) for x in self.steps[at].operands)
+            above = {pair[0] for pair in givers if pair} - seen
+            seen |= above
+            left += sorted(above, reverse=True)
+        return traces.UNKNOWN, ""
 
     def _operands(self, asked, number: int, index: Index, result: int, depth: int):
         step = self.steps[number]

@@ -104,6 +104,10 @@ def _value(x) -> Value:
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]", _digest(x)
 
 
+#: Of an equation of which JAX has not kept the user's line.
+UNKNOWN = "an unknown line"
+
+
 def line(step: walk.Step) -> str:
     """:func:`source`, the file without its folders: another machine has others."""
     file, colon, rest = source(step).partition(":")
@@ -120,7 +124,7 @@ def source(step: walk.Step) -> str:
         place = source_info_util.summarize(equation.source_info)
         if place and "unknown" not in place:
             return place
-    return "an unknown line"
+    return UNKNOWN
 
 
 def _parameters(equation) -> str:
