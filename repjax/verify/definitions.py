@@ -184,7 +184,11 @@ def _orders_of(equation, orders: tuple[str, str]) -> list[str]:
 
 # --- the code ---------------------------------------------------------------------------
 
-_PACKAGE = pathlib.Path(repjax.primitives.__file__).parent.parent
+#: The folders of the library, by their names in the source tree; installed, one is in the other.
+_FOLDERS = {
+    "primitives": pathlib.Path(repjax.primitives.__file__).parent,
+    "repjax": pathlib.Path(__file__).parent.parent,
+}
 
 
 def _code(function, orders: list[str]) -> str | None:
@@ -201,8 +205,9 @@ def _code(function, orders: list[str]) -> str | None:
     if callable(made_of):
         return _code(made_of, orders)
     path = pathlib.Path(code.co_filename)
-    shown = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else path
-    return f"{shown.as_posix()}:{code.co_firstlineno}"
+    name, folder = next((x for x in _FOLDERS.items() if path.is_relative_to(x[1])), ("", "/"))
+    shown = pathlib.PurePosixPath(name, path.relative_to(folder).as_posix())
+    return f"{shown}:{code.co_firstlineno}"
 
 
 def body_of(equation, orders: tuple[str, str]) -> str | None:

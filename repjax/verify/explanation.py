@@ -122,7 +122,7 @@ class Explanation:
 
     @property
     def elements(self) -> list[Element]:
-        """All that are explained, each once."""
+        """All that are explained, the first one first."""
         found, left = [], [self.source]
         while left:
             found.append(x := left.pop(0))

@@ -269,7 +269,7 @@ PROGRAMS = {
             *(jax.random.split(key, 3), jax.random.fold_in(key, 5), jax.random.key(k)),
             *(jax.random.normal(key, (4,)), jax.random.split(key, (2, 2))[1, 0]),
             *(jax.random.key_data(key), jax.random.wrap_key_data(jnp.uint32([1, 2]))),
-            *(jax.random.permutation(key, 9), jax.random.clone(key)),
+            *(jax.random.permutation(key, 9), jax.random.clone(key), jax.random.uniform(key)),
         ),
         (KEY, np.int32(-3)),
     ),

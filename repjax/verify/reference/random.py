@@ -67,7 +67,7 @@ def _each(function, keys, *others) -> np.ndarray:
     found = [function(words[i], *(x[i] for x in others)) for i in np.ndindex(*keys.shape)]
     if not found:
         raise NoReference("random bits: expected a key, received an array of none")
-    return np.stack(found).reshape(*keys.shape, *found[0].shape)
+    return np.stack(found).reshape((*keys.shape, *found[0].shape))
 
 
 def _is_partitionable(operation: Operation) -> bool:
