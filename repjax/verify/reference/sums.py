@@ -312,12 +312,9 @@ def cumlogsumexp(operation: Operation):
 # --- parts ------------------------------------------------------------------------------
 
 
-def _without(shape, axes):
-    return tuple(n for d, n in enumerate(shape) if d not in axes)
-
-
 @part(
-    "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"
+    *("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "argmax", "argmin"),
+    *("reduce_and", "reduce_or", "reduce_xor"),
 )
 def _row(operation: Operation, index, result=0):
     """What is reduced to the element, in its order, as one axis."""
@@ -325,11 +322,6 @@ def _row(operation: Operation, index, result=0):
     row = flatten(x, operation.params["axes"])[(slice(None), *index)]
     params = {**operation.params, "axes": (0,)}
     return operation.with_(operands=(row,), params=params, results=((operation.dtype, ()),)), ()
-
-
-@part("argmax", "argmin")
-def _lane(operation: Operation, index, result=0):
-    return _row(operation, index)
 
 
 @part("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
