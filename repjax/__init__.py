@@ -5,7 +5,8 @@
 * :mod:`repjax.lax`, :mod:`repjax.numpy`, :mod:`repjax.nn` and :mod:`repjax.optim` are the
   explicit way;
 * :mod:`repjax.repdl` has the graphs of RepDL, a reproducible library for PyTorch;
-* :func:`digest` names the exact bits of a tree of arrays.
+* :func:`digest` names the exact bits of a tree of arrays;
+* :func:`explain` shows why an element of a result has its bits.
 """
 
 import pathlib as _pathlib
@@ -30,3 +31,10 @@ from repjax.verify.digest import digest as digest
 from repjax.verify.information import info as info
 
 _read_environment()
+
+
+def explain(*args, **kwargs):
+    """As :func:`repjax.verify.explanation.explain`, which is imported when it is called."""
+    from repjax.verify.explanation import explain
+
+    return explain(*args, **kwargs)

@@ -10,6 +10,7 @@ from repjax.verify import (
     comparison,
     conformance,
     diagnosis,
+    explanation,
     prove,
     recordings,
     report,
@@ -23,8 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="repjax", description="Tools that check bits.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in (
-        *(comparison, report, training, traces, bisection, diagnosis, recordings),
-        *(conformance, prove),
+        *(comparison, report, training, traces, bisection, explanation),
+        *(diagnosis, recordings, conformance, prove),
     ):
         module.add_command(commands)
     parsed = parser.parse_args(arguments)

@@ -14,33 +14,11 @@ from collections.abc import Iterable
 import repjax  # noqa: F401 - which fills the tables
 from repjax.primitives.core.tables import COMPLEX, EXACT, EXACT_ON_INTEGERS, RULES, STRUCTURAL
 from repjax.primitives.operations.elementary.table import TABLE
+from repjax.verify.definitions import SECTIONS, anchor
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "primitives.md"
 NUMERICS = DOCS / "numerics.md"
-
-#: Which section of docs/numerics.md says what a primitive gives for floating-point operands.
-SECTIONS = {
-    number: names.split()
-    for number, names in {
-        1: "bitcast_convert_type eq_to le_to lt_to",
-        2: """add add_any ceil convert_element_type div floor integer_pow iota mul neg nextafter
-            one_minus_square polynomial pow reduce_precision rem round rsqrt sqrt square sub""",
-        3: " ".join(row.name for row in TABLE if row.rule),
-        4: """all_gather_invariant argmax argmin cumlogsumexp cummax cummin cumprod cumsum
-            device_put mesh_cast pmax pmin psum psum_invariant pvary reduce reduce_max reduce_min
-            reduce_prod reduce_scatter reduce_sum reduce_window reshard top_k""",
-        5: "conv_general_dilated dot_general ragged_dot_general scaled_matmul",
-        6: """reduce_window_max reduce_window_min reduce_window_sum select_and_gather_add
-            select_and_scatter_add""",
-        7: "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub",
-        8: "sort",
-        17: "cholesky eigh geqrf householder_product lu qr svd triangular_solve",
-        19: "fft",
-        20: "bessel_i0e bessel_i1e polygamma zeta",
-        10: "random_bits random_fold_in random_gamma random_seed random_split",
-    }.items()
-}
 
 _PAGE = """# Stock primitives
 
@@ -88,13 +66,12 @@ def sections() -> dict[int, str]:
 
 def page() -> str:
     """The text of docs/primitives.md."""
-    defined = {name for names in SECTIONS.values() for name in names}
-    rows = []
-    for number, text in sections().items():
-        if number in SECTIONS:
-            title = text.splitlines()[0]
-            anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
-            rows.append(f"| [{title}](numerics.md#{anchor}) | {_list(SECTIONS[number])} |")
+    rows = [
+        f"| [{number}. {section.title}](numerics.md#{anchor(number)}) | {_list(section.names)} |"
+        for number, section in SECTIONS.items()
+        if section.names
+    ]
+    defined = _defined()
     return _PAGE.format(
         sections="\n".join(rows),
         interpreted=_paragraph(STRUCTURAL - defined),
@@ -112,9 +89,13 @@ def _paragraph(names: Iterable[str]) -> str:
     return textwrap.fill(_list(names), 100, break_on_hyphens=False)
 
 
+def _defined() -> set[str]:
+    return {name for section in SECTIONS.values() for name in section.names}
+
+
 def undefined() -> set[str]:
     """Rules for floating-point operands that no section is said to define, and the reverse."""
-    defined = {name for names in SECTIONS.values() for name in names}
+    defined = _defined()
     return (RULES.keys() - STRUCTURAL - defined) | (defined - RULES.keys() - COMPLEX.keys())
 
 

@@ -26,8 +26,8 @@ from jax.extend.core import jaxprs_in_params
 from repjax import checkpoint, config, rewrite, tracing
 from repjax.primitives.core import tables
 from repjax.primitives.core.programs import open_jaxpr
-from repjax.primitives.cpu import bytecode, library
 from repjax.verify import recordings, scripts
+from repjax.verify.definitions import computed_by
 from repjax.verify.hazards import Remark, Watch, follows_hashes, is_users
 
 #: What plain JAX does not keep from one run on a GPU to the next.
@@ -164,7 +164,7 @@ class _Programs:
         self.reproducible += len(stock) < len(floats) or enabled
         for x in floats:
             name = x.equation.primitive.name.removeprefix(tables.PREFIX)
-            operation = self.found.operations.setdefault(name, Operation(_computed_by(name)))
+            operation = self.found.operations.setdefault(name, Operation(computed_by(name)))
             operation.places[x.place(self.folder)] += 1
         if enabled or not stock:
             return
@@ -267,22 +267,6 @@ _EXACT = {"neg", "abs", "sign", "max", "min", "reduce_max", "reduce_min", "argma
     *("convert_element_type", "reduce_window_max", "floor", "ceil", "round", "is_finite"),
     "nextafter",
 }
-
-
-def _computed_by(name: str) -> str:
-    """What there is for a primitive on CPUs."""
-    if name in tables.ADVICE:
-        return "refused"
-    primitive = tables.PRIMITIVES.get(name)
-    if library.available():
-        if primitive is not None and tables.KERNELS["cpu"](primitive):
-            return "repjax: a kernel"
-        if not {name, tables.PREFIX + name}.isdisjoint(bytecode.NAMES):
-            return "repjax: a kernel, of groups"
-    if primitive is not None:
-        return "repjax: XLA compiles its body"
-    known = name in tables.RULES or name in tables.EXACT
-    return "repjax: by its rule" if known else "no rule of repjax"
 
 
 def _settings() -> Iterator[Remark]:

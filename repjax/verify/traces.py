@@ -95,7 +95,7 @@ def one_nan(x) -> Any:
         return x
     if x.dtype.kind == "c":
         part = x.real.dtype
-        return one_nan(np.ascontiguousarray(x)[..., None].view(part)).view(x.dtype)[..., 0]
+        return one_nan(np.array(x, order="C")[..., None].view(part)).view(x.dtype)[..., 0]
     return np.where(np.isnan(x), np.array(np.nan, x.dtype), x)
 
 
@@ -107,8 +107,18 @@ def _value(x) -> Value:
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]", _digest(x)
 
 
+#: Of an equation of which JAX has not kept the user's line.
+UNKNOWN = "an unknown line"
+
+
 def line(step: walk.Step) -> str:
-    """The user's file, line and function, the file without its folders: another machine has others.
+    """:func:`source`, the file without its folders: another machine has others."""
+    file, colon, rest = source(step).partition(":")
+    return f"{pathlib.PurePath(file).name}{colon}{rest}"
+
+
+def source(step: walk.Step) -> str:
+    """The user's file, line, column and function.
 
     Where JAX knows none of the equation, those of what it is in, or of what is in it.
     """
@@ -116,9 +126,8 @@ def line(step: walk.Step) -> str:
     for equation in (step.equation, *reversed(step.within), *inside):
         place = source_info_util.summarize(equation.source_info)
         if place and "unknown" not in place:
-            file, colon, rest = place.partition(":")
-            return f"{pathlib.PurePath(file).name}{colon}{rest}"
-    return "an unknown line"
+            return place
+    return UNKNOWN
 
 
 def _parameters(equation) -> str:
@@ -307,7 +316,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.values and not arguments.output:
             raise TraceError("--values: expected --output FILE, which is to have them")
         settings.enable(arguments)
-        program = _program(arguments)
+        program = program_of(arguments)
         if arguments.inputs:
             inputs, _ = checkpoint.load(arguments.inputs, program.inputs)
             program = dataclasses.replace(program, inputs=inputs)
@@ -355,7 +364,12 @@ def _bisect(arguments) -> int:
     return subprocess.run([sys.executable, "-m", "repjax", "bisect", *options]).returncode
 
 
-def _program(arguments) -> walk.Program:
+def program_of(arguments) -> walk.Program:
+    """What the arguments of a command name: a function, or a step of a training.
+
+    Raises:
+      TraceError, TrainingError, ScriptError: it is none, or there is no such step.
+    """
     found = scripts.load(arguments.program)
     written = arguments.level == "equation"
     if not isinstance(found, training.Training):

@@ -21,6 +21,7 @@ from jax.extend.core import Literal
 from repjax import config
 from repjax.primitives.core.jax_internals import discharge_state
 from repjax.primitives.core.programs import bind_equation, open_jaxpr
+from repjax.primitives.core.values import canonicalize
 from repjax.rules import carried
 from repjax.tracing import as_written, written_program
 from repjax.verify.digest import names, show
@@ -116,9 +117,25 @@ def compiled(found: Program) -> list[Any]:
     return jax.jit(lambda *xs: jax.core.eval_jaxpr(found.jaxpr, (), *xs))(*found.inputs.values())
 
 
-def steps(found: Program) -> Iterator[Step]:
+@dataclasses.dataclass
+class Moves:
+    """What is made of arrays without an equation, by the identity of the result, which is kept.
+
+    Attributes:
+      entries: of an argument of a reproducible function: the array that was not yet canonical.
+      slices: of an array that a loop goes through: the array and the iteration.
+      stacks: of what all iterations give: their arrays.
+    """
+
+    entries: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    slices: dict[int, tuple[Any, Any, int]] = dataclasses.field(default_factory=dict)
+    stacks: dict[int, tuple[Any, list[Any]]] = dataclasses.field(default_factory=dict)
+
+
+def steps(found: Program, moves: Moves | None = None) -> Iterator[Step]:
     """Compute the program, one equation after the other; the results are the generator's value."""
-    return (yield from _Walk().jaxpr(found.jaxpr, (), [*found.inputs.values()], ""))
+    walk = _Walk(moves=moves)
+    return (yield from walk.jaxpr(found.jaxpr, (), [*found.inputs.values()], ""))
 
 
 def steps_together(found: Program) -> Iterator[Step]:
@@ -177,8 +194,9 @@ def bind(equation, operands) -> list[Any]:
 class _Walk:
     """Where a walk is: in which functions that ``repjax.reproducible`` made."""
 
-    def __init__(self, opens: bool = True):
+    def __init__(self, opens: bool = True, moves: Moves | None = None):
         self.opens = opens  # loops and branches
+        self.moves = moves  # to fill in
         self.within: tuple[Any, ...] = ()
         self.orders: tuple[str | None, str | None] | None = None
 
@@ -243,6 +261,7 @@ class _Walk:
             return (yield from self.jaxpr(jaxpr, (), operands, f"{place}."))
         outer, self.orders = self.orders, (written.accumulation, written.contraction)
         try:
+            operands = [self.entry(x) for x in operands]
             return (yield from self.jaxpr(written.jaxpr, (), operands, f"{place}."))
         finally:
             self.orders = outer
@@ -257,14 +276,33 @@ class _Walk:
         stacked = []
         order = range(params["length"])
         for i in reversed(order) if params["reverse"] else order:
-            slices = [_element(x, i) for x in operands[consts + count :]]
+            slices = [self.element(x, i) for x in operands[consts + count :]]
             given = [*constants, *carry, *slices]
             results = yield from self.jaxpr(params["jaxpr"], (), given, f"{place}[{i}].")
             carry = results[:count]
             stacked.append(results[count:])
         if params["reverse"]:
             stacked.reverse()
-        return [*carry, *map(_stack, zip(*stacked, strict=True))]
+        return [*carry, *map(self.stack, zip(*stacked, strict=True))]
+
+    def entry(self, x):
+        """An argument of a reproducible function, which makes it canonical."""
+        found = canonicalize(x)
+        if self.moves is not None and found is not x:
+            self.moves.entries[id(found)] = (found, x)
+        return found
+
+    def element(self, x, i: int):
+        found = _element(x, i)
+        if self.moves is not None:
+            self.moves.slices[id(found)] = (found, x, i)
+        return found
+
+    def stack(self, xs):
+        found = _stack(xs)
+        if self.moves is not None:
+            self.moves.stacks[id(found)] = (found, [*xs])
+        return found
 
     def loop(self, params, operands, place: str):
         first, second = params["cond_nconsts"], params["body_nconsts"]

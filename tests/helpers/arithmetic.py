@@ -17,8 +17,10 @@ from jax import lax
 import repjax
 import repjax.lax as rlax
 from helpers.bits import SPECIALS, assert_same_bits, canonical, patterns
-from helpers.reference import TINY, flush, guard
 from repjax.primitives.operations.arithmetic import one_minus_square_p
+from repjax.verify.reference import arithmetic as reference
+from repjax.verify.reference import compute
+from repjax.verify.reference.values import TINY, flush, guard
 
 N = 20_000  # random elements of a case; the special values come on top
 
@@ -123,53 +125,19 @@ def exact(function):
     return oracle
 
 
-def chain(*steps):
-    """Products of earlier values, each rounded: ``steps`` are pairs of indices, x is 0."""
-
-    def oracle(x):
-        values = [x]
-        with np.errstate(all="ignore"):
-            for i, j in steps:
-                values.append(guard(values[i] * values[j]))
-        return values[-1]
-
-    return oracle
+def power(y):
+    """``integer_pow``: products, and a quotient, each rounded."""
+    params = {"y": y}
+    return lambda x: compute("integer_pow", [x], params, results=[("float32", x.shape)])[0]
 
 
-def inverse(of):
-    def oracle(x):
-        with np.errstate(all="ignore"):
-            return guard(np.float32(1) / of(x))
-
-    return oracle
-
-
-POWERS = {1: chain(), 2: chain((0, 0)), 3: chain((0, 0), (0, 1)), 4: chain((0, 0), (1, 1))}
-
-
-POWERS[5] = chain((0, 0), (1, 1), (0, 2))
-
-
-POWERS |= {-y: inverse(power) for y, power in POWERS.items() if y <= 4}
-
-
-POWERS[0] = np.ones_like
+POWERS = {y: power(y) for y in (*range(-4, 6),)}
 
 
 def pow_integer(x, y):
     """Binary powering in float64, low bits first, guarded; then one rounding."""
-    exponent, square = np.abs(y.astype(np.int64)), x.astype(np.float64)
-    result = np.ones_like(square)
     with np.errstate(all="ignore"):
-        while exponent.any():
-            result = np.where(exponent & 1 == 1, _guard64(result * square), result)
-            square, exponent = _guard64(square * square), exponent >> 1
-        result = np.where(y < 0, _guard64(1 / result), result)
-        return guard(result.astype(np.float32))
-
-
-def _guard64(x):
-    return np.where(np.abs(x) <= 2.0**-1022, 0.0, x)
+        return guard(reference.pow_integer(x, y).astype(np.float32))
 
 
 def one_minus_square(x):
@@ -182,13 +150,7 @@ def clamp(low, x, high):
 
 def to_integer(dtype):
     """Truncation, saturated; NaN gives 0."""
-    info = np.iinfo(dtype)
-
-    def oracle(x):
-        x = np.where(np.isnan(x), 0, x).astype(np.float64)
-        return np.clip(np.trunc(x), info.min, info.max).astype(dtype)
-
-    return oracle
+    return lambda x: reference.converted(x, dtype)
 
 
 def to_float(dtype):
@@ -207,22 +169,7 @@ def to_float(dtype):
 
 
 def reduce_precision(exponent_bits, mantissa_bits):
-    """Rounded as if exponents had no bounds; then infinity or zero beyond those of the format."""
-    bias = 2 ** (exponent_bits - 1) - 1
-
-    def oracle(x):
-        fraction, exponent = np.frexp(x.astype(np.float64))  # 1/2 <= |fraction| < 1
-        with np.errstate(invalid="ignore"):
-            y = np.ldexp(
-                np.rint(np.ldexp(fraction, mantissa_bits + 1)), exponent - mantissa_bits - 1
-            )
-        if exponent_bits < 8:
-            y = np.where(np.abs(y) >= 2.0 ** (bias + 1), np.copysign(np.inf, y), y)
-            y = np.where(np.abs(y) < 2.0 ** (1 - bias), 0, y)
-        with np.errstate(over="ignore"):
-            return y.astype(np.float32)
-
-    return oracle
+    return lambda x: reference.rounded_precision(x, exponent_bits, mantissa_bits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,9 +233,7 @@ for _y, _power in POWERS.items():
 
 for _method, _round in {
     lax.RoundingMethod.TO_NEAREST_EVEN: np.rint,
-    lax.RoundingMethod.AWAY_FROM_ZERO: lambda x: np.copysign(
-        np.floor(np.abs(x, dtype="d") + 0.5), x
-    ),
+    lax.RoundingMethod.AWAY_FROM_ZERO: reference.away_from_zero,
 }.items():
     _options = {"stock": functools.partial(lax.round, rounding_method=_method)}
     _options["twin"] = functools.partial(rlax.round, rounding_method=_method)

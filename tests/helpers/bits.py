@@ -1,14 +1,11 @@
-"""Arrays as bits: how the tests compare them, and what they feed.
-
-Nothing here imports repjax.
-"""
+"""Arrays as bits: how the tests compare them, and what they feed."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
 
-from helpers.reference import flush
+from repjax.verify.reference.values import canonical as canonical
 
 #: float32 patterns at which operations change their behaviour; half of them, the other
 #: half differs in the sign.
@@ -101,19 +98,6 @@ def _assert_same_elements(i, j, x, y, name):
         f"{name or 'array'}: {len(different)} of {i.size} elements differ, the first at {at}: "
         f"expected {j[at]:#0{digits}x} ({expected}), received {i[at]:#0{digits}x} ({received})"
     )
-
-
-def canonical(x) -> np.ndarray:
-    """The canonical value of any array, by NumPy: one NaN, no subnormals, no -0."""
-    x = np.asarray(x)
-    if not jax.dtypes.issubdtype(x.dtype, np.floating):
-        return x
-    with np.errstate(invalid="ignore"):  # signalling NaNs
-        if x.dtype == np.float32:
-            x = flush(x)
-        else:
-            x = np.where(np.abs(x) < jax.numpy.finfo(x.dtype).tiny, np.zeros_like(x), x)
-        return np.where(np.isnan(x), np.full_like(x, np.nan), x)
 
 
 def patterns(n: int, seed: int = 0, dtype=np.float32) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from helpers.arithmetic import pairs
 from helpers.bits import canonical, patterns
-from helpers.reference import flush, guard
+from repjax.verify.reference.values import flush, guard
 
 
 class Rounded:

@@ -1,4 +1,4 @@
-"""Linear algebra: sums in pairs, matrices that have factors, the kernel against the body."""
+"""Linear algebra: matrices that have factors, the kernel against the body."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ import pytest
 import repjax
 from helpers.bits import assert_same_bits, normal
 from helpers.instruction_sets import each_instruction_set
-from helpers.reference import add
 from repjax.primitives.cpu import library
-
-
-def pairwise(terms, dtype=np.float32):
-    terms = list(terms)
-    while len(terms) > 1:
-        half = 1 << ((len(terms) - 1).bit_length() - 1)
-        pairs = zip(terms, terms[half:], strict=False)
-        with np.errstate(all="ignore"):
-            sums = [add(x, y) if dtype == np.float32 else x + y for x, y in pairs]
-        terms = sums + terms[len(terms) - half : half]
-    return terms[0]
 
 
 def positive_definite(shape, seed=0):

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from helpers import reference
 from helpers.instruction_sets import each_instruction_set
 from repjax.primitives.cpu import products as kernel
 from repjax.primitives.operations.products import convolution, sequential
+from repjax.verify import reference
 
 #: The algorithms: dot_general and conv_general_dilated, compiled by XLA or by the C++ kernel.
 BODIES = sequential.dot_general_body, convolution.conv_general_dilated_body
@@ -84,7 +84,7 @@ def run(body, *operands, **parameters):
 
 
 def assert_same_bits(actual, expected):
-    np.testing.assert_array_equal(reference.bits(actual), reference.bits(expected))
+    np.testing.assert_array_equal(reference.values.bits(actual), reference.values.bits(expected))
 
 
 DOTS = {

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import repjax
-from helpers import reference
 from helpers.gpu import compiling_for, for_one_device  # noqa: F401  (a fixture)
 from helpers.products import (
     BODIES,
@@ -31,6 +30,7 @@ from repjax.primitives.gpu import products, rows, sums, triton
 from repjax.primitives.operations.products import order_independent
 from repjax.primitives.operations.reductions import cumulative
 from repjax.primitives.operations.reductions import sums as reduce_sums
+from repjax.verify import reference
 
 DOT, CONVOLUTION = (
     functools.partial(f, interpret=True)
@@ -167,7 +167,7 @@ def test_sequential_sums(shape):
     bodies = (_sum, reduce_sums.sequential), (_prefixes, cumulative._sequential)
     axes = [axis for axis, size in enumerate(shape) if size]
     for axis, name in itertools.product(axes, ("any_bits", "underflowing")):
-        x = reference.flush(DATA[name](rng, shape))
+        x = reference.values.flush(DATA[name](rng, shape))
         for (function, body), kernel in zip(bodies, (SUM, PREFIXES), strict=True):
             combine = reduce_sums.add if function is _sum else reduce_sums.multiply
             expected, actual = (
@@ -185,7 +185,7 @@ def test_large_sums_of_columns(shape, monkeypatch):
     kernel = functools.partial(rows.pairwise, interpret=True)
     rng = np.random.default_rng(5)
     for axis, name in itertools.product(range(len(shape) - 1), ("any_bits", "underflowing")):
-        x = reference.flush(DATA[name](rng, shape))
+        x = reference.values.flush(DATA[name](rng, shape))
         expected, actual = (
             _run(_sum, x, order=order, combine=reduce_sums.add, axis=axis)
             for order in (reduce_sums.pairwise, kernel)

@@ -15,7 +15,7 @@ import repjax
 from helpers.arithmetic import CASES, assert_correctly_rounded, pairs
 from helpers.bits import assert_same_bits, canonical
 from helpers.expressions import EXPRESSIONS, Rounded, expression_operands
-from helpers.reference import TINY
+from repjax.verify.reference.values import TINY
 
 # --- the table, in every way to run an operation ---------------------------------------
 

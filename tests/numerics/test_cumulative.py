@@ -10,60 +10,11 @@ from jax import lax
 
 import repjax
 from helpers.bits import assert_same_bits, canonical, normal, patterns, same_bits
-from helpers.reference import add, guard
 from repjax.explicit import explicit
+from repjax.verify.reference.sums import blocks, halves, logaddexp, one_by_one
+from repjax.verify.reference.values import add, multiply
 
-# --- the definitions ----------------------------------------------------------------------
-
-
-def multiply(x, y):
-    with np.errstate(all="ignore"):
-        return guard(x * y)
-
-
-def logaddexp(x, y):
-    return np.asarray(_logaddexp(x, y))
-
-
-_logaddexp = repjax.reproducible(jnp.logaddexp)
-
-
-def neighbours(combine, x):
-    """One block of a power of two of elements, along axis 0."""
-    while len(x) > 1:
-        x = combine(x[0::2], x[1::2])
-    return x[0]
-
-
-def blocks(combine, x):
-    """The ``pairwise`` prefixes: blocks of powers of two, the largest first."""
-    out = []
-    for count in range(1, len(x) + 1):
-        total, start = None, 0
-        for bit in reversed(range(count.bit_length())):
-            if count >> bit & 1:
-                block = neighbours(combine, x[start : start + (1 << bit)])
-                total = block if total is None else combine(total, block)
-                start += 1 << bit
-        out.append(total)
-    return np.array(out, np.float32).reshape(x.shape)
-
-
-def one_by_one(combine, x):
-    out = x.copy()
-    for k in range(1, len(x)):
-        out[k] = combine(out[k - 1], x[k])
-    return out
-
-
-def halves(combine, x):
-    """The ``pairwise`` reduction along axis 0: an element without a partner stays."""
-    while len(x) > 1:
-        half = 1 << ((len(x) - 1).bit_length() - 1)
-        combined = combine(x[: len(x) - half], x[half:])
-        x = np.concatenate([combined, x[len(x) - half : half]])
-    return x[0]
-
+# --- the definitions, of the reference ----------------------------------------------------
 
 PREFIXES = {"pairwise": blocks, "sequential": one_by_one}
 REDUCTIONS = {"pairwise": halves, "sequential": lambda combine, x: one_by_one(combine, x)[-1]}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -12,135 +10,13 @@ import pytest
 from jax import lax
 
 import repjax
-from helpers import linalg as linalg_helpers
-from helpers.bits import assert_same_bits, canonical, normal, patterns, same_bits
+from helpers.bits import assert_same_bits, normal, patterns, same_bits
 from helpers.linalg import check_kernel, positive_definite, with_a_kernel
-from helpers.reference import bits, guard
 from repjax.primitives.core import canonical as canonical_module
 from repjax.primitives.operations.linalg import eigen as spectral
 from repjax.primitives.operations.linalg import factorizations as linalg
-
-# --- the definitions, one pair after the other ----------------------------------------------
-
-
-def tournament(n):
-    """The pairs of each round, the first row of a pair the one above.
-
-    Of an odd number of rows, those of round k have the sum k modulo n.  Another row plays against
-    the one that is left over.
-    """
-    odd = n - 1 + n % 2
-    for k in range(odd):
-        pairs = {(min(i, (k - i) % odd), max(i, (k - i) % odd)) for i in range(odd)}
-        alone = next(i for i, j in pairs if i == j)
-        pairs -= {(alone, alone)}
-        yield sorted(pairs) if n % 2 else sorted(pairs | {(alone, n - 1)})
-
-
-pairwise = functools.partial(linalg_helpers.pairwise, dtype=np.float64)
-
-
-def snap(x):
-    return np.where(np.abs(x) < 2.0**-200, 0.0, x)
-
-
-def orthogonalize(x, length, cosine, rounds=list):
-    """The rows of ``x``, and after how many sweeps; ``rounds`` orders those of a sweep."""
-    x = np.array(x)
-    for sweep in range(60):
-        squares = [pairwise(row[:length] ** 2) for row in x]
-        rotated = False
-        for pairs in rounds(tournament(len(x))):
-            for i, j in pairs:
-                a, b, g = squares[i], squares[j], pairwise(x[i, :length] * x[j, :length])
-                if not g * g > max(a * b * cosine**2, 0):
-                    continue
-                rotated = True
-                z = (b - a) / (2 * g)
-                t = 1 / (np.abs(z) + np.sqrt(1 + z * z))
-                t = -t if z < 0 else t
-                c = 1 / np.sqrt(1 + t * t)
-                s = t * c
-                u = s / (1 + c)
-                first, second = x[i].copy(), x[j].copy()
-                x[i] = snap(first - s * (second + u * first))
-                x[j] = snap(second + s * (first - u * second))
-                squares[i], squares[j] = a - t * g, b + t * g
-                if b > a:
-                    x[[i, j]], squares[i], squares[j] = x[[j, i]], squares[j], squares[i]
-        if not rotated:
-            return x, sweep
-    return x, sweep
-
-
-def scaled(a):
-    """With the largest element in [1, 2), and by which power of two; None unless all is finite."""
-    if not np.isfinite(a).all():
-        return None
-    largest = np.abs(a).max(initial=0)
-    power = 2.0 ** (np.frexp(largest)[1] - 1) if largest > 0 else 1.0
-    return snap(a.astype(np.float64) / power), power
-
-
-def narrow(x):
-    return guard(np.asarray(x, np.float64).astype(np.float32))
-
-
-def batched(function):
-    @functools.wraps(function)
-    def of_matrices(a, **options):
-        a = canonical(a)
-        if a.ndim == 2:
-            with np.errstate(all="ignore"):
-                return function(a, **options)
-        results = [of_matrices(x, **options) for x in a]
-        return jax.tree.map(lambda *xs: np.stack(xs), *results)
-
-    return of_matrices
-
-
-@batched
-def eigh(a, lower=True, rounds=list):
-    n = len(a)
-    nan = [np.full((n, n), np.nan, np.float32), np.full(n, np.nan, np.float32)]
-    a = np.tril(a) + np.tril(a, -1).T if lower else np.triu(a) + np.triu(a, 1).T
-    if (at := scaled(a)) is None:
-        return nan
-    x, power = at
-    size = 2.0 ** (n - 1).bit_length()
-    x, _ = orthogonalize(x + 4 * size * np.eye(n), n, 2.0**-28 / (2 * size), rounds)
-    lengths = np.sqrt([pairwise(row**2) for row in x])
-    values = narrow((lengths - 4 * size) * power)
-    ascending = np.argsort(values, kind="stable")
-    return [narrow(x / lengths[:, None])[ascending].T, values[ascending]]
-
-
-@batched
-def svd(a, full_matrices=False, rounds=list):
-    (m, n), count = a.shape, min(a.shape)
-    sizes = (m, n) if full_matrices else (count, count)
-    nan = [np.full(s, np.nan, np.float32) for s in ((m, sizes[0]), (count,), (sizes[1], n))]
-    if (at := scaled(a.T if m >= n else a)) is None:
-        return nan
-    x, power = at
-    length = x.shape[1]
-    x, _ = orthogonalize(np.hstack([x, np.eye(count)]), length, 2.0**-28, rounds)
-    lengths = np.sqrt([pairwise(row**2) for row in x[:, :length]])
-    long = [row / d if d > 0 else row for row, d in zip(x[:, :length], lengths, strict=True)]
-    values, long, short = narrow(lengths * power), narrow(long), narrow(x[:, length:])
-    descending = np.argsort(-values, kind="stable")
-    values, long, short = (v[descending] for v in (values, long, short))
-    none = ~long.any(1)
-    if none.any() or (full_matrices and length > count):
-        q, _ = (np.asarray(v) for v in qr(long.T, full_matrices))
-        long = np.vstack([np.where(none[:, None], q.T[:count], long), q.T[count:]])
-    return [long.T, values, short] if m >= n else [short.T, values, long]
-
-
-def qr(x, full_matrices):
-    """Whose bits test_linalg checks."""
-    return repjax.reproducible(lambda x: lax.linalg.qr(x, full_matrices=full_matrices))(x)
-
+from repjax.verify.reference.linalg import eigh, orthogonalize, svd, tournament
+from repjax.verify.reference.values import bits
 
 # --- data -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Fourier transforms: their graph in NumPy; roots of unity against mpmath; accuracy."""
+"""Fourier transforms: their graph by the reference; roots of unity against mpmath; accuracy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 import repjax
 from helpers.bits import assert_same_bits, normal
-from helpers.complex_parts import assert_same, join, product, split
-from helpers.reference import dot_general, guard
+from helpers.complex_parts import assert_same
 from repjax.primitives.operations import fourier
+from repjax.verify.reference.complex_numbers import join, split
+from repjax.verify.reference.fourier import divided, transform
 
 #: Small ones; products of them; primes; primes above 256, and twice one.
 LENGTHS = [1, 2, 3, 8, 31, 32, 37, 64, 96, 100, 37 * 7, 256, 263, 526, 1024]
@@ -46,65 +47,7 @@ def test_many_roots_of_unity():
     assert_same_bits(sine, np.sin(angle).astype(np.float32))
 
 
-# --- the graph, in NumPy ----------------------------------------------------------------
-
-
-def roots(k, n):
-    return fourier.roots_of_unity(np.asarray(k), n)
-
-
-def matrix_product(x, sign):
-    n = x[0].shape[-1]
-    cosine, sine = roots(np.outer(np.arange(n), sign * np.arange(n)), n)
-    terms = np.concatenate(x, -1)
-    numbers = (((terms.ndim - 1,), (0,)), ((), ()))
-    real = dot_general(terms, np.concatenate([cosine, -sine]), numbers)
-    return real, dot_general(terms, np.concatenate([sine, cosine]), numbers)
-
-
-def transform(x, sign):
-    n = x[0].shape[-1]
-    p = max(d for d in range(1, 33) if n % d == 0)
-    if n == 1:
-        return x
-    if p == n or (p == 1 and n <= 256):
-        return matrix_product(x, sign)
-    return by_convolution(x, sign) if p == 1 else by_parts(x, p, sign)
-
-
-def by_parts(x, p, sign):
-    n = x[0].shape[-1]
-    m = n // p
-    inner = [transform(tuple(a[..., j::p] for a in x), sign) for j in range(p)]
-    turned = [product(y, roots(sign * j * np.arange(m), n)) for j, y in enumerate(inner)]
-    result = [np.zeros(x[0].shape, np.float32) for _ in range(2)]
-    for k in range(m):
-        column = tuple(np.stack([y[part][..., k] for y in turned], -1) for part in range(2))
-        for whole, part in zip(result, matrix_product(column, sign), strict=True):
-            whole[..., k::m] = part
-    return tuple(result)
-
-
-def by_convolution(x, sign):
-    n = x[0].shape[-1]
-    size = 2
-    while size < 2 * n - 1:
-        size *= 2
-    squares = np.arange(n) ** 2
-    chirp = roots(sign * squares, 2 * n)
-    padded = [np.zeros((*x[0].shape[:-1], size), np.float32) for _ in range(2)]
-    around = [np.zeros(size, np.float32) for _ in range(2)]
-    for whole, part in zip(padded, product(x, chirp), strict=True):
-        whole[..., :n] = part
-    for whole, part in zip(around, roots(-sign * squares, 2 * n), strict=True):
-        whole[:n], whole[size - n + 1 :] = part, part[:0:-1]
-    both = product(transform(tuple(padded), -1), transform(tuple(around), -1))
-    result = tuple(guard(a[..., :n] / np.float32(size)) for a in transform(both, 1))
-    return product(result, chirp)
-
-
-def divided(x, n):
-    return tuple(guard(a / np.float32(n)) for a in x)
+# --- the graph, by the reference ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", LENGTHS)

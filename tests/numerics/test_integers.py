@@ -11,11 +11,11 @@ from jax import export, lax
 from jax import numpy as jnp
 
 import repjax
-from helpers import reference
 from helpers.bits import assert_same_bits, patterns
 from helpers.products import CONVOLUTIONS, DOTS, with_gradients
 from repjax.primitives.gpu import products
 from repjax.primitives.operations.products import digits, integers
+from repjax.verify import reference
 
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 #: Of operands, and of the result.
@@ -51,7 +51,9 @@ def run(function, *operands, **parameters):
 @pytest.mark.parametrize(("name", "wide"), PAIRS)
 def test_products(name, wide):
     lhs, rhs = of_any_bits(name, (3, 70), 0), of_any_bits(name, (70, 5), 1)
-    expected = reference.dot_general(lhs, rhs, MATRIX, chain=reference.wrapping).astype(wide)
+    expected = reference.products.dot_general(
+        lhs, rhs, MATRIX, chain=reference.products.wrapping
+    ).astype(wide)
     wanted = {"dimension_numbers": MATRIX, "preferred_element_type": np.dtype(wide)}
     with jax.enable_x64(True):
         product = functools.partial(lax.dot_general, **wanted)
@@ -66,7 +68,9 @@ def test_products(name, wide):
 def test_dimensions(case, name):
     *shapes, numbers = DOTS[case]
     lhs, rhs = (of_any_bits(name, shape, i) for i, shape in enumerate(shapes))
-    expected = reference.dot_general(lhs, rhs, numbers, chain=reference.wrapping).astype(name)
+    expected = reference.products.dot_general(
+        lhs, rhs, numbers, chain=reference.products.wrapping
+    ).astype(name)
     wanted = {"dimension_numbers": numbers, "preferred_element_type": np.dtype(name)}
     for function in both(PRODUCTS):
         assert_same_bits(run(function, lhs, rhs, **wanted), expected)
@@ -86,8 +90,8 @@ def test_convolutions(case):
     ):
         *shapes, parameters = problem
         lhs, rhs = (of_any_bits(name, shape, i) for i, shape in enumerate(shapes))
-        expected = reference.conv_general_dilated(
-            lhs, rhs, chain=reference.wrapping, **parameters
+        expected = reference.products.conv_general_dilated(
+            lhs, rhs, chain=reference.products.wrapping, **parameters
         ).astype(name)
         stock = functools.partial(lax.conv_general_dilated, **parameters)
         assert_same_bits(repjax.reproducible(stock)(lhs, rhs), expected)
@@ -100,7 +104,9 @@ def test_wide_sums_of_convolutions():
     """Of 64 bits, in several tiles of terms, from operands of 32."""
     (*shapes, parameters), *_ = with_gradients((2, 40, 4, 3), (4, 20, 2, 2), feature_group_count=2)
     lhs, rhs = (of_any_bits("uint32", shape, i) for i, shape in enumerate(shapes))
-    expected = reference.conv_general_dilated(lhs, rhs, chain=reference.wrapping, **parameters)
+    expected = reference.products.conv_general_dilated(
+        lhs, rhs, chain=reference.products.wrapping, **parameters
+    )
     for function in both(CONVOLVED):
         result = run(function, lhs, rhs, preferred_element_type=np.dtype(np.int64), **parameters)
         assert_same_bits(result, expected)

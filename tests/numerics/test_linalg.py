@@ -11,145 +11,20 @@ import pytest
 from jax import export, lax
 
 import repjax
-from helpers.bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
+from helpers.bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
 from helpers.linalg import (
     body_of,
     check_kernel,
     kernel_of,
-    pairwise,
     positive_definite,
     with_a_kernel,
 )
-from helpers.reference import add, guard
 from repjax.primitives.cpu import library
 from repjax.primitives.cpu import linalg as kernel_module
 from repjax.primitives.operations.linalg import factorizations as primitive
+from repjax.verify.reference.linalg import cholesky, lu, qr, triangular_solve
 
 linalg = lax.linalg
-
-# --- the definitions, one element after the other -----------------------------------------
-
-
-def arithmetic(operation):
-    def function(*operands):
-        with np.errstate(all="ignore"):
-            result = np.float32(operation(*map(np.float64, operands)))
-        return guard(result)
-
-    return function
-
-
-multiply = arithmetic(np.multiply)
-divide = arithmetic(np.divide)
-root = arithmetic(np.sqrt)
-
-
-def subtract(x, y):
-    return add(x, -y)
-
-
-def matrices(function):
-    """Over the leading dimensions of the operands."""
-
-    def batched(*operands, **options):
-        operands = [canonical(x) for x in operands]
-        if operands[0].ndim == 2:
-            return jax.tree.map(canonical, function(*operands, **options))
-        rows = [batched(*row, **options) for row in zip(*operands, strict=True)]
-        return jax.tree.map(lambda *xs: np.stack(xs), *rows)
-
-    return batched
-
-
-@matrices
-def triangular_solve(a, b, *, left_side, lower, transpose_a, unit_diagonal):
-    if not left_side:
-        solution = triangular_solve(
-            a,
-            b.T,
-            left_side=True,
-            lower=lower,
-            transpose_a=not transpose_a,
-            unit_diagonal=unit_diagonal,
-        )
-        return solution.T
-    if transpose_a:
-        a, lower = a.T, not lower
-    n, x = len(a), b.copy()
-    for k in range(n) if lower else reversed(range(n)):
-        for j in range(b.shape[1]):
-            if not unit_diagonal:
-                x[k, j] = divide(x[k, j], a[k, k])
-            for i in range(k + 1, n) if lower else range(k):
-                x[i, j] = subtract(x[i, j], multiply(a[i, k], x[k, j]))
-    return x
-
-
-@matrices
-def cholesky(a):
-    n, a = len(a), np.tril(a)
-    for k in range(n):
-        if not a[k, k] > 0:
-            return np.full_like(a, np.nan)
-        a[k, k] = root(a[k, k])
-        for i in range(k + 1, n):
-            a[i, k] = divide(a[i, k], a[k, k])
-        for j in range(k + 1, n):
-            for i in range(j, n):
-                a[i, j] = subtract(a[i, j], multiply(a[i, k], a[j, k]))
-    return a
-
-
-@matrices
-def lu(a):
-    (m, n), a = a.shape, a.copy()
-    pivots, permutation = [], np.arange(m, dtype=np.int32)
-    for k in range(min(m, n)):
-        sizes = [np.inf if np.isnan(x) else abs(x) for x in a[k:, k]]
-        nan = np.isnan(a[k:, k])
-        i = k + int(np.argmax(nan if nan.any() else sizes))
-        pivots.append(i)
-        a[[k, i]], permutation[[k, i]] = a[[i, k]], permutation[[i, k]]
-        for i in range(k + 1, m):
-            if a[k, k] != 0:
-                a[i, k] = divide(a[i, k], a[k, k])
-            for j in range(k + 1, n):
-                a[i, j] = subtract(a[i, j], multiply(a[i, k], a[k, j]))
-    return [a, np.array(pivots, np.int32), permutation]
-
-
-def reflect(a, v, tau, k):
-    """Columns of ``a``, rows from k on."""
-    for j in range(a.shape[1]):
-        w = pairwise([np.float32(0)] * k + [multiply(v[i], a[i, j]) for i in range(k, len(v))])
-        for i in range(k, len(v)):
-            a[i, j] = subtract(a[i, j], multiply(v[i], multiply(tau, w)))
-
-
-@matrices
-def qr(a, *, full_matrices):
-    (m, n), a = a.shape, a.copy()
-    count, reflectors = min(m, n), []
-    for k in range(count):
-        squares = [np.float64(0)] * k + [np.float64(x) ** 2 for x in a[k:, k]]
-        norm = guard(np.float32(np.sqrt(pairwise(squares, np.float64))))
-        alpha, v = a[k, k], np.zeros(m, np.float32)
-        v[k] = 1
-        if not a[k + 1 :, k].any():
-            reflectors.append((v, np.float32(0)))
-            continue
-        beta = norm if alpha < 0 else subtract(np.float32(0), norm)
-        tau = divide(subtract(beta, alpha), beta)
-        v[k + 1 :] = divide(a[k + 1 :, k], subtract(alpha, beta))
-        reflect(a[:, k + 1 :], v, tau, k)
-        a[k, k], a[k + 1 :, k] = beta, 0
-        reflectors.append((v, tau))
-    columns = m if full_matrices else count
-    q = np.eye(m, columns, dtype=np.float32)
-    for k, (v, tau) in reversed(list(enumerate(reflectors))):
-        reflect(q[:, k:], v, tau, k)
-    return [q, np.triu(a[:columns])]
-
 
 # --- data ---------------------------------------------------------------------------------
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from jax import lax
 
 import repjax
-from helpers import reference
 from helpers.instruction_sets import each_instruction_set
 from helpers.products import CONVOLUTIONS, DATA, DOTS, MATRIX, assert_same_bits, run, with_gradients
 from repjax.primitives.cpu import library
 from repjax.primitives.cpu import products as kernel
 from repjax.primitives.gpu import products
 from repjax.primitives.operations.products import order_independent
+from repjax.verify import reference
 
 ANY_ORDER = {"accumulation": "order_independent", "contraction": "order_independent"}
 
 
 #: None and HIGHEST, which is the only one that asks for more.
-PRECISIONS = list(reference.GRIDS)
+PRECISIONS = list(reference.products.GRIDS)
 #: As JAX records it.
 HIGHEST = (lax.Precision.HIGHEST,) * 2
 
@@ -72,7 +72,7 @@ def test_product(shape, data, precision):
     rng = np.random.default_rng(k)
     a, b = _finite(ALL_DATA[data](rng, (m, k))), _finite(ALL_DATA[data](rng, (k, n)))
     a[0, :2], b[-1, :] = 0, 0  # a term without a column
-    expected = reference.order_independent_dot(a, b, *reference.GRIDS[precision])
+    expected = reference.products.order_independent_dot(a, b, *reference.products.GRIDS[precision])
     assert_same_bits(PRODUCTS[precision](a, b), expected)
 
 
@@ -82,11 +82,11 @@ def test_another_grid_is_noticed(precision):
     a, b = (_scaled_features(rng, shape) for shape in ((40, 9), (9, 30)))
     a = np.ascontiguousarray(a[:, ::-1])  # not balanced
     actual = PRODUCTS[precision](a, b)
-    bits, of_sum = reference.GRIDS[precision]
-    assert_same_bits(actual, reference.order_independent_dot(a, b, bits, of_sum))
+    bits, of_sum = reference.products.GRIDS[precision]
+    assert_same_bits(actual, reference.products.order_independent_dot(a, b, bits, of_sum))
     for other in (bits - 1, bits + 1):
-        expected = reference.order_independent_dot(a, b, other, of_sum)
-        assert (reference.bits(actual) != reference.bits(expected)).any()
+        expected = reference.products.order_independent_dot(a, b, other, of_sum)
+        assert (reference.values.bits(actual) != reference.values.bits(expected)).any()
 
 
 @pytest.mark.parametrize("terms", [(1 << 17) - 1, 1 << 17, (1 << 17) + 1, (1 << 18) + 77, 1 << 22])
@@ -99,7 +99,9 @@ def test_long_sums_of_the_highest_precision(terms):
     actual = finer_product(a, b)
     integers = [(x.astype(np.float64) * 2.0**29).astype(np.int64).astype(object) for x in (a, b)]
     assert all((abs(x) < 1 << 30).all() for x in integers)
-    assert_same_bits(actual, reference.rounded(Fraction(int(integers[0] @ integers[1]), 1 << 58)))
+    assert_same_bits(
+        actual, reference.values.rounded(Fraction(int(integers[0] @ integers[1]), 1 << 58))
+    )
     expected = run(
         order_independent.dot_general_body,
         *(a, b),
@@ -117,12 +119,12 @@ def test_the_highest_precision_rounds_exact_products_once():
     wide = [[[Fraction(float(x)) for x in row] for row in rows] for rows in (a, b.T)]
     exact = np.array(
         [
-            [reference.rounded(sum(map(operator.mul, row, column))) for column in wide[1]]
+            [reference.values.rounded(sum(map(operator.mul, row, column))) for column in wide[1]]
             for row in wide[0]
         ]
     )
     assert_same_bits(finer_product(a, b), exact)
-    assert (reference.bits(product(a, b)) != reference.bits(exact)).any()
+    assert (reference.values.bits(product(a, b)) != reference.values.bits(exact)).any()
 
 
 @pytest.mark.parametrize("case", DOTS)
@@ -164,7 +166,9 @@ def test_convolution(shapes, data, precision):
     rng = np.random.default_rng(3)
     x, w = (_finite(DATA[data](rng, shape)) for shape in shapes)
     w[:, 1] = 0  # an input feature that is not used
-    expected = reference.order_independent_convolution(x, w, (2, 1), *reference.GRIDS[precision])
+    expected = reference.products.order_independent_convolution(
+        x, w, (2, 1), *reference.products.GRIDS[precision]
+    )
     actual = repjax.lax.conv_general_dilated(
         x, w, (2, 1), "VALID", contraction="order_independent", precision=precision
     )
@@ -176,7 +180,7 @@ def test_sum(data):
     rng = np.random.default_rng(4)
     for n in (1, 2, 7, 1000):
         x = _finite(DATA[data](rng, (n, 3)))
-        expected = [reference.order_independent_sum(column) for column in x.T]
+        expected = [reference.sums.order_independent_sum(column) for column in x.T]
         assert_same_bits(total(x), np.array(expected))
 
 

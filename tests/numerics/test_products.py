@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from helpers import reference
 from helpers.products import (
     CONVOLUTIONS,
     DATA,
@@ -27,6 +26,7 @@ from helpers.products import (
     with_gradients,
 )
 from repjax.primitives.operations.products import convolution, sequential
+from repjax.verify import reference
 
 # --- fma -------------------------------------------------------------------------------
 
@@ -41,23 +41,23 @@ def _fma_operands(rng, n):
         tie = np.ldexp(product, -24).astype(np.float32)
     a, b = np.tile(a, 3), np.tile(b, 3)
     c = np.concatenate([c, near, tie])
-    return a, b, reference.flush(c)
+    return a, b, reference.values.flush(c)
 
 
 def test_reference_fma_is_exact():
     operands = _fma_operands(np.random.default_rng(1), 200)
     finite = np.isfinite(operands).all(0)
     operands = [x[finite] for x in operands]
-    exact = [reference.fma_exact(*x) for x in zip(*operands, strict=True)]
-    actual = reference.fma(*operands) + np.float32(0)  # no negative zero
+    exact = [reference.values.fma_exact(*x) for x in zip(*operands, strict=True)]
+    actual = reference.values.fma(*operands) + np.float32(0)  # no negative zero
     assert_same_bits(actual, np.array(exact))
-    assert (np.abs(actual) < reference.TINY).sum() > 100  # subnormals were tried
+    assert (np.abs(actual) < reference.values.TINY).sum() > 100  # subnormals were tried
     assert np.isinf(actual).sum() > 50
 
 
 def test_fma():
     operands = _fma_operands(np.random.default_rng(2), 5000)
-    expected = reference.guard(reference.fma(*operands))
+    expected = reference.values.guard(reference.values.fma(*operands))
     assert_same_bits(run(sequential.fma_body, *operands), expected)
 
 
@@ -72,10 +72,10 @@ def test_fma_step_keeps_subnormals_and_rounds_once():
             return sequential.fma_step(*wide)
 
     actual = np.asarray(step(a, b, c))
-    expected = reference.fma(a, b, c)
+    expected = reference.values.fma(a, b, c)
     assert actual.dtype == np.float64
     np.testing.assert_array_equal(actual, expected.astype(np.float64))
-    assert ((np.abs(expected) < reference.TINY) & (expected != 0)).sum() > 1000
+    assert ((np.abs(expected) < reference.values.TINY) & (expected != 0)).sum() > 1000
 
 
 # --- dot_general -----------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_dot_general(case):
     rng = np.random.default_rng(0)
     for data in DATA.values():
         lhs, rhs = data(rng, lhs_shape), data(rng, rhs_shape)
-        expected = reference.dot_general(lhs, rhs, dimension_numbers)
+        expected = reference.products.dot_general(lhs, rhs, dimension_numbers)
         for dot_general, _ in implementations():
             actual = run(dot_general, lhs, rhs, dimension_numbers=dimension_numbers)
             assert_same_bits(actual, expected)
@@ -105,13 +105,13 @@ def _matmul(lhs, rhs, dot_general=sequential.dot_general_body):
 def test_long_chains(data):
     rng = np.random.default_rng(4)
     lhs, rhs = DATA[data](rng, (16, 500)), DATA[data](rng, (500, 33))
-    expected = reference.dot_general(lhs, rhs, MATRIX)
+    expected = reference.products.dot_general(lhs, rhs, MATRIX)
     for dot_general, _ in implementations():
         assert_same_bits(_matmul(lhs, rhs, dot_general), expected)
 
 
 def _flushing(a, b, s):
-    return reference.flush(reference.fma(a, b, s))
+    return reference.values.flush(reference.values.fma(a, b, s))
 
 
 def _separate(a, b, s):
@@ -142,11 +142,11 @@ def test_mistakes_are_noticed(mistake):
     data, change = WRONG[mistake]
     rng = np.random.default_rng(5)
     lhs, rhs = DATA[data](rng, (20, 60)), DATA[data](rng, (60, 30))
-    wrong = reference.dot_general(lhs, rhs, MATRIX, **change)
+    wrong = reference.products.dot_general(lhs, rhs, MATRIX, **change)
     for dot_general, _ in implementations():
         actual = _matmul(lhs, rhs, dot_general)
-        assert_same_bits(actual, reference.dot_general(lhs, rhs, MATRIX))
-        assert (reference.bits(actual) != reference.bits(wrong)).any()
+        assert_same_bits(actual, reference.products.dot_general(lhs, rhs, MATRIX))
+        assert (reference.values.bits(actual) != reference.values.bits(wrong)).any()
 
 
 def test_rows_do_not_depend_on_their_batch():
@@ -184,7 +184,7 @@ def test_convolution_and_its_gradients(case):
     for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
         for data in DATA.values():
             lhs, rhs = (data(rng, shape) for shape in shapes)
-            expected = reference.conv_general_dilated(lhs, rhs, **parameters)
+            expected = reference.products.conv_general_dilated(lhs, rhs, **parameters)
             for _, convolve in implementations():
                 assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
         lhs, rhs = (integers(rng, shape) for shape in shapes)
@@ -199,10 +199,10 @@ def test_mistakes_in_convolutions_are_noticed(mistake):
     rng = np.random.default_rng(9)
     lhs, rhs = DATA[data](rng, (2, 3, 9, 9)), DATA[data](rng, (6, 3, 4, 4))
     (*_, parameters) = equations(lambda x, y: stock(x, y, {}), lhs, rhs)[0]
-    wrong = reference.conv_general_dilated(lhs, rhs, **parameters, **change)
+    wrong = reference.products.conv_general_dilated(lhs, rhs, **parameters, **change)
     for _, convolve in implementations():
         actual = run(convolve, lhs, rhs, **parameters)
-        assert (reference.bits(actual) != reference.bits(wrong)).any()
+        assert (reference.values.bits(actual) != reference.values.bits(wrong)).any()
 
 
 def test_padding_takes_part():

@@ -16,10 +16,15 @@ from jax import lax
 import repjax
 import repjax.lax as rlax
 from helpers.bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
-from helpers.reference import add, guard
-from helpers.sums import flatten, pairwise, sequential
+from repjax.verify.reference.sums import flatten, reduced
+from repjax.verify.reference.values import add, guard
 
-SUMS = {"pairwise": pairwise, "sequential": sequential}
+
+def _sum(accumulation):
+    return lambda x, axes: canonical(reduced(canonical(x), axes, accumulation))
+
+
+SUMS = {order: _sum(order) for order in ("pairwise", "sequential")}
 each_accumulation = pytest.mark.parametrize("accumulation", SUMS)
 
 # Of four axes: some sums over axes that are apart are sums over one after the other.

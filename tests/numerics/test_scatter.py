@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import gmpy2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,42 +15,13 @@ from jax import lax
 import repjax
 from helpers.bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
-from helpers.reference import add, guard
 from repjax.explicit import explicit
 from repjax.primitives.cpu import library
 from repjax.primitives.operations import grids, scatter
+from repjax.verify.reference.scatters import METHODS, scatter_add, scatter_in_order
+from repjax.verify.reference.values import add
 
-# --- the definition ---------------------------------------------------------------------
-
-
-def total(updates, precision=38):
-    """The order-independent sum of the updates of one element."""
-    u = canonical(np.asarray(updates, np.float32))
-    if not np.isfinite(u).all():
-        with np.errstate(invalid="ignore"):
-            return np.sum(u[~np.isfinite(u)])
-    if not u.any():
-        return np.float32(0)
-    exponent = max(int(np.frexp(x)[1]) - 1 for x in u if x)
-    step = gmpy2.mpq(2) ** (exponent - precision)
-    exact = sum(round_half_even(gmpy2.mpq(float(x)) / step) for x in u) * step
-    with gmpy2.context(gmpy2.ieee(32)):
-        return guard(np.float32(float(gmpy2.mpfr(exact))))
-
-
-def round_half_even(q):
-    below = q.numerator // q.denominator
-    rest = q - below
-    return below + (rest > gmpy2.mpq(1, 2) or (rest == gmpy2.mpq(1, 2) and below % 2 == 1))
-
-
-def scatter_add(operand, positions, updates, precision=38):
-    """``positions``: the flat element of the operand that each update reaches, or -1."""
-    operand = canonical(operand)
-    out = operand.ravel().copy()
-    for e in np.unique(positions[positions >= 0]):
-        out[e] = add(out[e], total(updates[positions == e], precision))
-    return canonical(out.reshape(operand.shape))
+# --- the definition, of the reference ----------------------------------------------------
 
 
 def positions_of(shape, index, updates):
@@ -449,37 +419,7 @@ def test_gradient_of_scatter_add():
 # --- assignments, products, extrema -------------------------------------------------------
 
 
-def multiply(x, y):
-    with np.errstate(all="ignore"):
-        return guard(x * y)
-
-
-def larger(x, y):
-    return x if np.isnan(x) or x > y else y
-
-
-def smaller(x, y):
-    return x if np.isnan(x) or x < y else y
-
-
-#: The method of ``x.at[index]``, and what it makes of an element and one update.
-METHODS = {
-    "set": lambda x, y: y,
-    "mul": multiply,
-    "max": larger,
-    "min": smaller,
-}
 each_method = pytest.mark.parametrize("method", METHODS)
-
-
-def scatter_in_order(method, operand, positions, updates, order=1):
-    """One update after the other; ``positions`` as in :func:`scatter_add`."""
-    out = canonical(operand).ravel().copy()
-    pairs = zip(positions.ravel(), canonical(updates).ravel(), strict=True)
-    for e, y in list(pairs)[::order]:
-        if e >= 0:
-            out[e] = METHODS[method](out[e], y)
-    return canonical(out.reshape(operand.shape))
 
 
 def stock(method, index, **options):

@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 
 import repjax
-from helpers import reference
 from repjax.primitives.operations.reductions import window
+from repjax.verify import reference
 
 # Shape, window, strides, padding; and base and window dilation where there are any.
 WINDOWS = {
@@ -45,9 +45,9 @@ WINDOWS = {
     "one window, no elements": ((0,), (3,), (1,), ((2, 1),)),
 }
 REDUCTIONS = {
-    "max": (window.reduce_window_max_body, reference.reduce_window_max, -np.inf, lax.max),
-    "min": (window.reduce_window_min_body, reference.reduce_window_min, np.inf, lax.min),
-    "sum": (window.reduce_window_sum_body, reference.reduce_window_sum, 0.0, lax.add),
+    "max": (window.reduce_window_max_body, reference.windows.reduce_window_max, -np.inf, lax.max),
+    "min": (window.reduce_window_min_body, reference.windows.reduce_window_min, np.inf, lax.min),
+    "sum": (window.reduce_window_sum_body, reference.windows.reduce_window_sum, 0.0, lax.add),
 }
 
 
@@ -98,7 +98,7 @@ def _compiled(body, parameters):
 
 
 def assert_same_bits(actual, expected):
-    np.testing.assert_array_equal(reference.bits(actual), reference.bits(expected))
+    np.testing.assert_array_equal(reference.values.bits(actual), reference.values.bits(expected))
 
 
 @pytest.mark.parametrize("case", WINDOWS)
@@ -127,7 +127,9 @@ def test_select_and_gather_add(case, select_prim):
     largest = select_prim is lax.ge_p
     for data in DATA.values():
         x, tangents = data(rng, shape), _normal(rng, shape)
-        expected = reference.select_and_gather_add(tangents, x, largest=largest, **parameters)
+        expected = reference.windows.select_and_gather_add(
+            tangents, x, largest=largest, **parameters
+        )
         assert_same_bits(compiled(tangents, x), expected)
 
 
@@ -143,11 +145,13 @@ def test_select_and_scatter_add(case, select_prim):
         functools.partial(window.select_and_scatter_add_body, select_prim=select_prim), parameters
     )
     largest = select_prim is lax.ge_p
-    outputs = reference.window_outputs(shape, *_parameters(case).values())
+    outputs = reference.windows.window_outputs(shape, *_parameters(case).values())
     for data in DATA.values():
         for sources in DATA.values():
             x, source = data(rng, shape), sources(rng, outputs)
-            expected = reference.select_and_scatter_add(source, x, largest=largest, **parameters)
+            expected = reference.windows.select_and_scatter_add(
+                source, x, largest=largest, **parameters
+            )
             assert_same_bits(compiled(source, x), expected)
 
 
@@ -219,7 +223,7 @@ def test_derivatives_of_operands_whose_positions_are_no_int32_are_refused():
 def _descending_scatter(source, operand, **parameters):
     """The contributions of overlapping windows in the other order."""
     flipped = {**parameters, "padding": tuple(p[::-1] for p in parameters["padding"])}
-    out = reference.select_and_scatter_add(np.flip(source), np.flip(operand), **flipped)
+    out = reference.windows.select_and_scatter_add(np.flip(source), np.flip(operand), **flipped)
     return np.flip(out)
 
 
@@ -230,17 +234,17 @@ def test_mistakes_are_noticed():
     outputs = {**parameters, "base_dilation": (1, 1), "window_dilation": (1, 1)}
     total = _compiled(window.reduce_window_sum_body, outputs)(x)
     stock = lax.reduce_window(x, np.float32(0), lax.add, (5, 5), (1, 1), ((2, 2),) * 2)
-    assert (reference.bits(total) != reference.bits(np.asarray(stock))).any()
+    assert (reference.values.bits(total) != reference.values.bits(np.asarray(stock))).any()
 
     source = _normal(rng, (9, 11))
     scatter = functools.partial(window.select_and_scatter_add_body, select_prim=lax.ge_p)
     actual = _compiled(scatter, parameters)(source, x)
     assert_same_bits(
-        actual, reference.select_and_scatter_add(source, x, largest=True, **parameters)
+        actual, reference.windows.select_and_scatter_add(source, x, largest=True, **parameters)
     )
     wrong = _descending_scatter(source, x, largest=True, **parameters)
     np.testing.assert_allclose(actual, wrong, rtol=1e-4)
-    assert (reference.bits(actual) != reference.bits(wrong)).any()
+    assert (reference.values.bits(actual) != reference.values.bits(wrong)).any()
 
 
 def test_vmap_is_a_loop():

@@ -11,7 +11,7 @@ from jax import lax
 
 import repjax
 from helpers.bits import assert_same_bits, normal, same_bits
-from helpers.reference import add, guard
+from repjax.verify.reference.values import add, guard
 
 PARAMS = {"a": {"kernel": normal((7, 5)), "bias": normal(5, 1)}, "scale": np.float32(0.7)}
 STEPS = 5

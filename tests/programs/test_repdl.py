@@ -17,11 +17,11 @@ import pytest
 from jax import lax
 
 import repjax
-from helpers import reference
 from helpers.bits import assert_same_bits, canonical, normal, same_bits
 from repjax import repdl
 from repjax.explicit import explicit
 from repjax.primitives.operations.decay import decayed_quotient_p, decayed_root_p
+from repjax.verify import reference
 
 f32 = np.float32
 INF = f32(np.inf)
@@ -39,7 +39,7 @@ class RepDL:
     """
 
     exp, log = map(_of_float64, (math.exp, math.log))
-    fma = staticmethod(reference.fma)
+    fma = staticmethod(reference.values.fma)
 
     def total(self, terms):
         s = np.zeros_like(terms[0])

@@ -16,8 +16,8 @@ from jax._src.interpreters import pxla
 
 import repjax
 from helpers.bits import assert_same_bits, canonical, normal, patterns, same_bits
-from helpers.reference import guard
 from repjax import config
+from repjax.verify.reference.values import guard
 
 X = normal(5000)
 

@@ -40,7 +40,8 @@ def test_every_rule_has_a_section():
 @pytest.mark.parametrize("number", stock_primitives.SECTIONS)
 def test_a_section_names_the_primitives_that_it_defines(number):
     text = stock_primitives.sections()[number]
-    names = stock_primitives.SECTIONS[number]
+    title, names = stock_primitives.SECTIONS[number]
+    assert text.startswith(f"{number}. {title}\n")
     assert [n for n in names if not re.search(f"`{re.escape(n)}[`(]", text)] == []
 
 
