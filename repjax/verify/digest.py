@@ -66,15 +66,26 @@ def digest(tree) -> str:
     """
     sha = hashlib.sha256(_HEADER)
     for leaf in leaves(tree):
-        sha.update(struct.pack("<I", len(leaf.path)))
-        for name in leaf.path:
-            sha.update(_string(name))
-        sha.update(_string(leaf.dtype))
-        shape = () if leaf.array is None else leaf.array.shape
-        sha.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
-        if leaf.array is not None:
-            sha.update(little_endian(leaf.array).data)
+        _update(sha, leaf)
     return f"sha256:{sha.hexdigest()}"
+
+
+def digest_alone(array: np.ndarray | None) -> str:
+    """:func:`digest` of one array, or of None, without looking for leaves in it first."""
+    sha = hashlib.sha256(_HEADER)
+    _update(sha, Leaf((), "none" if array is None else array.dtype.name, array))
+    return f"sha256:{sha.hexdigest()}"
+
+
+def _update(sha, leaf: Leaf) -> None:
+    sha.update(struct.pack("<I", len(leaf.path)))
+    for name in leaf.path:
+        sha.update(_string(name))
+    sha.update(_string(leaf.dtype))
+    shape = () if leaf.array is None else leaf.array.shape
+    sha.update(struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+    if leaf.array is not None:
+        sha.update(little_endian(leaf.array).data)
 
 
 def leaves(tree) -> list[Leaf]:

@@ -20,6 +20,8 @@ of a leaf is :func:`repjax.digest` of the leaf alone.
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
 import hashlib
 import os
@@ -32,11 +34,12 @@ import numpy as np
 
 from repjax import checkpoint
 from repjax.verify import logs
-from repjax.verify.digest import digest, hexadecimal, leaves, show
+from repjax.verify.digest import digest, digest_alone, hexadecimal, leaves, show
 from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
 LOG, PARAMS = "log.jsonl", "params.npz"
+MOST_WAITING = 2  # steps that a run in the background has yet to write
 
 
 #: Options of JAX and variables of the environment that may change bits.
@@ -106,10 +109,7 @@ def tree_digest(tree: Tree) -> str:
 
 
 def digests(tree) -> Tree:
-    return {
-        show(leaf.path): digest(leaf.array) if leaf.dtype != "none" else digest(None)
-        for leaf in leaves(tree)
-    }
+    return {show(leaf.path): digest_alone(leaf.array) for leaf in leaves(tree)}
 
 
 def stored(tree: Tree) -> Tree:
@@ -135,6 +135,9 @@ class Run:
       resume: goes on with a run that was interrupted.  What is logged again, up to where the run
         was interrupted, has to be what it was.
       metadata: what JSON holds without loss, such as the hyperparameters.
+      background: takes the digests of steps in a thread while the training goes on, up to two steps
+        behind.  What they find wrong is raised by the next call.  Steps that are logged must not
+        donate their arrays to the next one, and a process that is killed loses those two steps.
 
     Use it as a context manager, or call :meth:`close`::
 
@@ -152,8 +155,13 @@ class Run:
       TypeError: a leaf that :func:`repjax.digest` refuses, or a loss that is no number.
     """
 
-    def __init__(self, path, *, resume: bool = False, metadata: Any = None):
+    def __init__(
+        self, path, *, resume: bool = False, metadata: Any = None, background: bool = False
+    ):
         self.path = pathlib.Path(path)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1) if background else None
+        self._waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+        self._failed = False
         self._again: list[dict[str, Any]] = []  # records that a resumed run has to repeat
         self._steps = -1
         self._epochs = self._evaluations = 0
@@ -197,15 +205,42 @@ class Run:
 
     def close(self) -> None:
         """Close the log.  Without :meth:`finish` the run counts as interrupted."""
-        self._file.close()
+        try:
+            self._wait()
+        finally:
+            if self._thread:
+                self._thread.shutdown()
+            self._file.close()
 
     def step(self, n: int, **trees) -> None:
         """Log the digests of trees after step n: ``params``, ``batch``, ``key`` and so on."""
         if type(n) is not int or n <= self._steps:
             raise RunError(f"Run.step: expected a step after {self._steps}, received {n!r}")
-        found = {name: digests(tree) for name, tree in trees.items()}
-        self._add({"kind": "step", "step": n, "trees": found})
+        if self._thread is None:
+            self._write_step(n, trees)
+        else:
+            self._wait(MOST_WAITING - 1)
+            held = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, trees)
+            self._waiting.append(self._thread.submit(self._write_later, n, held))
         self._steps = n
+
+    def _write_step(self, n: int, trees: dict[str, Any]) -> None:
+        found = {name: digests(tree) for name, tree in trees.items()}
+        self._write({"kind": "step", "step": n, "trees": found})
+
+    def _write_later(self, n: int, trees: dict[str, Any]) -> None:
+        if self._failed:
+            raise RunError(f"{self.path}: expected the steps before step {n}, one was not written")
+        try:
+            self._write_step(n, trees)
+        except BaseException:
+            self._failed = True  # and no step without those before it
+            raise
+
+    def _wait(self, most: int = 0) -> None:
+        """Until at most so many steps have yet to be written."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
 
     def epoch(self, loss, **metrics) -> None:
         """Log the loss of the next epoch, and other numbers."""
@@ -241,6 +276,7 @@ class Run:
         self.close()
 
     def _keep(self, kind: str, name: str, tree) -> None:
+        self._wait()
         found = digests(tree)
         record = {"kind": kind, "file": name, "digest": tree_digest(found), "leaves": found}
         if not self._again:
@@ -248,6 +284,10 @@ class Run:
         self._add(record)
 
     def _add(self, record: dict[str, Any]) -> None:
+        self._wait()
+        self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
         if not self._again:
             self._log.write(record)
             return
