@@ -11,11 +11,13 @@ from repjax.verify import (
     conformance,
     diagnosis,
     explanation,
+    manifest,
     prove,
     recordings,
     report,
     traces,
     training,
+    verification,
 )
 
 
@@ -25,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in (
         *(comparison, report, training, traces, bisection, explanation),
+        *(manifest, verification),
         *(diagnosis, recordings, conformance, prove),
     ):
         module.add_command(commands)

@@ -117,12 +117,12 @@ def next_seal(before: str, text: bytes) -> str:
 def _parsed(path, text: bytes, number: int) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(text)
-        if isinstance(record, dict) and "kind" in record and _depth(record) <= MOST_DEPTH:
+        if isinstance(record, dict) and "kind" in record and depth(record) <= MOST_DEPTH:
             return record
     raise LogError(f"{path}: expected a record on line {number}, received {text[:40]!r}")
 
 
-def _depth(x) -> int:
+def depth(x) -> int:
     if isinstance(x, dict):
         x = x.values()
-    return 1 + max(map(_depth, x), default=0) if not isinstance(x, str | int | float | None) else 0
+    return 1 + max(map(depth, x), default=0) if not isinstance(x, str | int | float | None) else 0
