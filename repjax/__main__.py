@@ -10,8 +10,10 @@ from repjax.verify import (
     comparison,
     conformance,
     diagnosis,
+    dispute,
     explanation,
     manifest,
+    parties,
     prove,
     recordings,
     report,
@@ -27,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in (
         *(comparison, report, training, traces, bisection, explanation),
-        *(manifest, verification),
+        *(manifest, verification, dispute, parties),
         *(diagnosis, recordings, conformance, prove),
     ):
         module.add_command(commands)

@@ -28,6 +28,7 @@ OF_ONE_VERSION = {
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),
+    *("commitments", "manifest"),
     "conformance::test_another_instruction_set",
     "settings::test_setting",
 }
@@ -41,6 +42,8 @@ SLOW = {
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
+    "dispute::test_every_flipped_bit",
+    "dispute::test_every_forged_equation",
     "docs::test_examples_print_the_same_bits_on_another_machine",
     "eigen::test_kernels",
     "elementary::test_contraction_does_not_matter",

@@ -87,21 +87,27 @@ def parse(text: str) -> Setting:
     return Setting(text, python, environment, options)
 
 
+def command(setting: Setting, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """``repjax ARGUMENTS`` with a setting, and its environment; another Python has to have repjax,
+    too."""
+    words = [setting.python, "-m", "repjax", *arguments, *setting.options]
+    return words, {**os.environ, **setting.environment}
+
+
 def run(setting: Setting, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """``repjax ARGUMENTS`` with a setting; another Python has to have repjax, too.
+    """Run :func:`command`.
 
     What it says of its progress is passed on, and all else of its standard error is in the result.
     """
-    command = [setting.python, "-m", "repjax", *arguments, *setting.options]
-    environment = {**os.environ, **setting.environment}
+    words, environment = command(setting, arguments)
     said = []
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if is_progress(line):
                 print(f"{setting.text}: {line}", end="", file=sys.stderr, flush=True)
             else:
                 said.append(line)
-    return subprocess.CompletedProcess(command, process.returncode, None, "".join(said))
+    return subprocess.CompletedProcess(words, process.returncode, None, "".join(said))
 
 
 def add_options(parser) -> None:

@@ -81,7 +81,8 @@ def program(function: Callable[..., Any], args=(), kwargs=None, *, written: bool
     """The program of a function of trees of arrays, or of none.
 
     Args:
-      function: a function; ``args`` and ``kwargs`` are its arguments.
+      function: a function; ``args`` and ``kwargs`` are its arguments, or what they are like, as
+        ``jax.ShapeDtypeStruct``.
       written: whether functions that ``repjax.reproducible`` made are in it as they were written,
         and not as they are compiled.
 
@@ -89,7 +90,7 @@ def program(function: Callable[..., Any], args=(), kwargs=None, *, written: bool
       TypeError: what is no array among the arguments, or what JAX cannot trace.
     """
     flat, tree = jax.tree_util.tree_flatten_with_path((args, kwargs or {}))
-    arrays = [jax.numpy.asarray(x) for _, x in flat]
+    arrays = [x if _is_shape(x) else jax.numpy.asarray(x) for _, x in flat]
 
     def of_arrays(*arrays):
         args, kwargs = jax.tree.unflatten(tree, arrays)
@@ -107,9 +108,14 @@ def program(function: Callable[..., Any], args=(), kwargs=None, *, written: bool
         invars=[*jaxpr.constvars, *jaxpr.invars],
         debug_info=jaxpr.debug_info._replace(arg_names=None),
     )
-    arguments = zip((show(names(path)[1:]) for path, _ in flat), arrays, strict=True)
     results = [show(names(path)) for path, _ in jax.tree_util.tree_flatten_with_path(out)[0]]
-    return Program(jaxpr, constants | dict(arguments), results)
+    return Program(jaxpr, constants | arguments(args, kwargs), results)
+
+
+def arguments(args=(), kwargs=None) -> dict[str, Any]:
+    """Arguments of a function as arrays, by the names that they have in its program."""
+    flat, _ = jax.tree_util.tree_flatten_with_path((args, kwargs or {}))
+    return {show(names(path)[1:]): x if _is_shape(x) else jax.numpy.asarray(x) for path, x in flat}
 
 
 def compiled(found: Program) -> list[Any]:
@@ -134,7 +140,7 @@ class Moves:
 
 def steps(found: Program, moves: Moves | None = None) -> Iterator[Step]:
     """Compute the program, one equation after the other; the results are the generator's value."""
-    walk = _Walk(moves=moves)
+    walk = Walk(moves=moves)
     return (yield from walk.jaxpr(found.jaxpr, (), [*found.inputs.values()], ""))
 
 
@@ -170,7 +176,7 @@ def _unopened(found: Program, choose, known: list[Step]):
     """A function of the inputs that gives what is chosen of all steps and the results."""
 
     def compute(*inputs):
-        walk = _Walk(opens=False).jaxpr(found.jaxpr, (), [*inputs], "")
+        walk = Walk(opens=False).jaxpr(found.jaxpr, (), [*inputs], "")
         known.clear()
         while True:
             try:
@@ -191,8 +197,12 @@ def bind(equation, operands) -> list[Any]:
         return [*bind_equation(equation, operands, equation.params)]
 
 
-class _Walk:
-    """Where a walk is: in which functions that ``repjax.reproducible`` made."""
+class Walk:
+    """A walk through a program, and where it is: in which functions of ``repjax.reproducible``.
+
+    What it computes of values stands in methods, from :meth:`compute` on, so that a walk may do
+    without the values (:mod:`repjax.verify.sources`).
+    """
 
     def __init__(self, opens: bool = True, moves: Moves | None = None):
         self.opens = opens  # loops and branches
@@ -210,13 +220,13 @@ class _Walk:
     def jaxpr(self, jaxpr, consts, operands, before: str):
         """Steps of an open jaxpr, whose places begin with ``before``."""
         jaxpr, more = open_jaxpr(jaxpr)
-        values = dict(zip(jaxpr.constvars, (*consts, *more), strict=True))
+        values = dict(zip(jaxpr.constvars, (*consts, *map(self.constant, more)), strict=True))
         values |= zip(jaxpr.invars, operands, strict=True)
         last = {v: i for i, e in enumerate(jaxpr.eqns) for v in e.invars if _is_variable(v)}
         kept = {v for v in jaxpr.outvars if _is_variable(v)}
 
         def read(atom):
-            return values[atom] if _is_variable(atom) else _literal(atom)
+            return values[atom] if _is_variable(atom) else self.constant(_literal(atom))
 
         needed = _needed(jaxpr)
         for i, equation in enumerate(jaxpr.eqns):
@@ -239,7 +249,7 @@ class _Walk:
             finally:
                 self.within = outer
         with self._state():
-            results = bind(equation, operands)
+            results = self.compute(equation, operands)
             state = config.state()
         orders = (state.accumulation, state.contraction) if state.enabled else None
         yield Step(place, equation, self.within, operands, results, orders)
@@ -268,7 +278,8 @@ class _Walk:
 
     def branch(self, params, operands, place: str):
         index, *operands = operands
-        return (yield from self.jaxpr(params["branches"][int(index)], (), operands, f"{place}."))
+        chosen = params["branches"][self.number(index)]
+        return (yield from self.jaxpr(chosen, (), operands, f"{place}."))
 
     def scan(self, params, operands, place: str):
         consts, count = carried(params)
@@ -285,25 +296,6 @@ class _Walk:
             stacked.reverse()
         return [*carry, *map(self.stack, zip(*stacked, strict=True))]
 
-    def entry(self, x):
-        """An argument of a reproducible function, which makes it canonical."""
-        found = canonicalize(x)
-        if self.moves is not None and found is not x:
-            self.moves.entries[id(found)] = (found, x)
-        return found
-
-    def element(self, x, i: int):
-        found = _element(x, i)
-        if self.moves is not None:
-            self.moves.slices[id(found)] = (found, x, i)
-        return found
-
-    def stack(self, xs):
-        found = _stack(xs)
-        if self.moves is not None:
-            self.moves.stacks[id(found)] = (found, [*xs])
-        return found
-
     def loop(self, params, operands, place: str):
         first, second = params["cond_nconsts"], params["body_nconsts"]
         of_cond, of_body = operands[:first], operands[first : first + second]
@@ -314,11 +306,45 @@ class _Walk:
             (go_on,) = yield from self.jaxpr(
                 params["cond_jaxpr"], (), given, f"{place}[{i}].condition."
             )
-            if not go_on:
+            if not self.number(go_on):
                 return carry
             given = [*of_body, *carry]
             carry = yield from self.jaxpr(params["body_jaxpr"], (), given, f"{place}[{i}].")
             i += 1
+
+    # Moving values is exact, so the switch does not concern it.
+
+    def compute(self, equation, operands) -> list[Any]:
+        return bind(equation, operands)
+
+    def constant(self, x):
+        """An array that the program holds."""
+        return x
+
+    def number(self, x) -> int:
+        """The scalar by which a branch is chosen, or a loop goes on."""
+        return int(x)
+
+    def entry(self, x):
+        """An argument of a reproducible function, which makes it canonical."""
+        found = canonicalize(x)
+        if self.moves is not None and found is not x:
+            self.moves.entries[id(found)] = (found, x)
+        return found
+
+    def element(self, x, i: int):
+        with config.enabled(False):
+            found = lax.index_in_dim(x, i, keepdims=False)
+        if self.moves is not None:
+            self.moves.slices[id(found)] = (found, x, i)
+        return found
+
+    def stack(self, xs):
+        with config.enabled(False):
+            found = jax.numpy.stack(xs)
+        if self.moves is not None:
+            self.moves.stacks[id(found)] = (found, [*xs])
+        return found
 
 
 def _needed(jaxpr) -> list[bool]:
@@ -336,6 +362,10 @@ def _can_be_opened(params) -> bool:
     return params.get("length") != 0 and not params.get("branches_platforms")
 
 
+def _is_shape(x) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
 def _takes(jaxpr, operands) -> bool:
     """Whether the operands have the types of a program's arguments."""
     return [(v.aval.shape, v.aval.dtype) for v in open_jaxpr(jaxpr)[0].invars] == [
@@ -349,16 +379,3 @@ def _is_variable(atom) -> bool:
 
 def _literal(literal):
     return jax.numpy.asarray(literal.val, literal.aval.dtype)
-
-
-# Moving values is exact, so the switch does not concern it.
-
-
-def _element(x, i: int):
-    with config.enabled(False):
-        return lax.index_in_dim(x, i, keepdims=False)
-
-
-def _stack(xs):
-    with config.enabled(False):
-        return jax.numpy.stack(xs)
