@@ -24,11 +24,11 @@ from repjax import repdl as repdl
 from repjax._version import __version__ as __version__
 from repjax.config import enabled as enabled
 from repjax.config import read_environment as _read_environment
+from repjax.digests import digest as digest
+from repjax.information import info as info
 from repjax.primitives import CONTRACT_VERSION as CONTRACT_VERSION
 from repjax.primitives.core.tables import RefusedError as RefusedError
 from repjax.reproducible import reproducible as reproducible
-from repjax.verify.digest import digest as digest
-from repjax.verify.information import info as info
 
 _read_environment()
 

@@ -26,7 +26,7 @@ import zipfile
 import jax
 import numpy as np
 
-from repjax.verify.digest import digest, leaves, names, show
+from repjax.digests import digest, leaves, names, show
 
 _FORMAT = "repjax checkpoint"
 _VERSION = 1

@@ -1,9 +1,9 @@
 """Tools that show whether bits agree, and what a program is made of."""
 
+from repjax.digests import digest, hex_bits
 from repjax.verify.audit import audit
 from repjax.verify.bisection import bisect
 from repjax.verify.comparison import compare
-from repjax.verify.digest import digest, hex_bits
 from repjax.verify.entropy import EntropyError
 from repjax.verify.recordings import RecordingError, record, replay
 from repjax.verify.runs import Run, RunError

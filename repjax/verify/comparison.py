@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from repjax.checkpoint import replacing
+from repjax.digests import digest, little_endian
 from repjax.verify import icse22, page, runs
-from repjax.verify.digest import digest, little_endian
 from repjax.verify.progress import counter
 from repjax.verify.variability import Scalar, Variability, differing, is_float, measure, vs
 

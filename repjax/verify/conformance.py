@@ -1,7 +1,7 @@
 """Whether a device has the bits of the contract: ``python -m repjax conformance``.
 
 Every case of :mod:`repjax.verify.vectors`, and the training of LeNet-5, runs on the device that JAX
-has, and the digest of its results (:mod:`repjax.verify.digest`) is compared with the golden one.
+has, and the digest of its results (:mod:`repjax.digests`) is compared with the golden one.
 The goldens, ``conformance.json``, were made on CPU; the hard inputs of the elementary functions
 stand there too.  Where a digest differs, the case runs once more on the CPU beside the device, to
 say which elements differ, and the first operation that does is found, with its operands
@@ -31,12 +31,12 @@ import jax
 import numpy as np
 
 import repjax
+from repjax.digests import digest, leaves, show
 from repjax.environment import check as check_process
 from repjax.primitives import gpu
 from repjax.primitives.cpu import library
 from repjax.primitives.gpu.devices import OLDEST
 from repjax.verify import vectors
-from repjax.verify.digest import digest, leaves, show
 from repjax.verify.narrow import narrow
 from repjax.verify.prove import UsageError, write_json, write_text
 

@@ -39,6 +39,7 @@ import jax
 import numpy as np
 
 from repjax import config
+from repjax.digests import digest_alone, names, show
 from repjax.verify import (
     commitments,
     reference,
@@ -51,7 +52,6 @@ from repjax.verify import (
     walk,
 )
 from repjax.verify.commitments import CommitmentError
-from repjax.verify.digest import digest_alone, names, show
 from repjax.verify.parties import Party, Remote, elements, from_json, kind
 from repjax.verify.parties import program as program_of
 from repjax.verify.parties import versions as versions_here

@@ -24,11 +24,11 @@ import jax
 import numpy as np
 
 from repjax import config
+from repjax.digests import names, show
 from repjax.primitives.core import tables
 from repjax.primitives.core.tables import RefusedError
 from repjax.primitives.cpu import library
 from repjax.verify import definitions, recomputation, reference, settings, traces, walk
-from repjax.verify.digest import names, show
 from repjax.verify.progress import counter
 from repjax.verify.reference.movement import CONTROLS, MOVEMENT
 

@@ -58,8 +58,8 @@ import numpy as np
 
 from repjax import checkpoint, config
 from repjax._version import __version__
+from repjax.information import info
 from repjax.verify import bills, commitments, logs, runs, settings, training
-from repjax.verify.information import info
 from repjax.verify.progress import counter
 
 FORMAT, VERSION = "repjax manifest", 1

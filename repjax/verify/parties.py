@@ -45,9 +45,9 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from repjax.digests import digest_alone, leaves, little_endian, show
+from repjax.information import info
 from repjax.verify import commitments, runs, settings, training, walk
-from repjax.verify.digest import digest_alone, leaves, little_endian, show
-from repjax.verify.information import info
 from repjax.verify.progress import is_progress
 from repjax.verify.traces import one_nan
 

@@ -33,9 +33,9 @@ import jax
 import numpy as np
 
 from repjax import checkpoint
+from repjax.digests import digest, digest_alone, hexadecimal, leaves, show
+from repjax.information import info
 from repjax.verify import logs
-from repjax.verify.digest import digest, digest_alone, hexadecimal, leaves, show
-from repjax.verify.information import info
 
 FORMAT, VERSION = "repjax run", 1
 LOG, PARAMS = "log.jsonl", "params.npz"

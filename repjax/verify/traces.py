@@ -34,10 +34,10 @@ from jax.extend import source_info_util
 from jax.extend.core import jaxprs_in_params
 
 from repjax import checkpoint
+from repjax.digests import digest
+from repjax.information import info
 from repjax.primitives.core.tables import RefusedError
 from repjax.verify import logs, scripts, settings, training, walk
-from repjax.verify.digest import digest
-from repjax.verify.information import info
 from repjax.verify.progress import counter
 
 FORMAT, VERSION = "repjax trace", 1

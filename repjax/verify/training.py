@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from repjax import checkpoint
+from repjax.digests import digest, show
 from repjax.primitives.core.tables import RefusedError
 from repjax.verify import runs, scripts, settings
-from repjax.verify.digest import digest, show
 from repjax.verify.progress import counter
 
 CHECKPOINTS = "checkpoints"

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from repjax.verify.digest import little_endian
+from repjax.digests import little_endian
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from repjax.primitives.cpu import sources as native_sources
 
 #: Each layer may import those before it, and itself.
 LAYERS = [
+    "repjax._version",
     "repjax.primitives",
     "repjax.environment",
     "repjax.rules",
@@ -25,6 +26,8 @@ LAYERS = [
     "repjax.rewrite",
     "repjax.cotangents",
     "repjax.config",
+    "repjax.digests",
+    "repjax.information",
     "repjax.tracing",
     "repjax.reproducible",
     "repjax.explicit",

@@ -14,7 +14,7 @@ from flax.core import FrozenDict, freeze
 
 from repjax import checkpoint
 from repjax.checkpoint import CheckpointError
-from repjax.verify.digest import digest
+from repjax.digests import digest
 
 
 def floats(*words):

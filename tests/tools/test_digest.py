@@ -13,7 +13,7 @@ from flax.core import freeze
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repjax.verify.digest import digest, hex_bits
+from repjax.digests import digest, hex_bits
 
 
 def reimplementation(entries):
