@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from repjax.checkpoint import replacing
-from repjax.verify import comparison, page, parting, plots, runs
+from repjax.verify import comparison, manifest, page, parting, plots, runs
 from repjax.verify.comparison import Comparison
 from repjax.verify.page import Mark, Section
 from repjax.verify.parting import Agreement, Layers, Leaf, spread
@@ -34,8 +34,7 @@ from repjax.verify.progress import counter
 from repjax.verify.variability import Variability
 
 MANIFEST = "manifest.json"
-#: Limits of what is read: runs, and bytes of a manifest.
-MOST_RUNS, MOST_BYTES = 32, 1 << 30
+MOST_RUNS = 32  # that are read
 #: Limits of what is shown; what is left out is counted on the page.
 MOST_ROWS, MOST_LEAVES, MOST_METRICS, MOST_CLASSES, MOST_EPOCHS = 40, 200, 24, 40, 30
 MOST_FACTS, MOST_CHARACTERS, MOST_ITEMS = 200, 300, 8
@@ -51,7 +50,7 @@ class Entry:
 
     letter: str
     record: runs.Record
-    manifest: Any = None
+    manifest: manifest.Manifest | None = None
     compared: Comparison | None = None
     agreement: Agreement | None = None
     layers: Layers | None = None
@@ -67,8 +66,8 @@ def read(paths: Sequence[str], format: str = "repjax") -> list[Entry]:
     """Read runs, and compare the others with the first.
 
     Raises:
-      ReportError, RunError, TrainingError, CheckpointError: what is no run, was edited, or has
-        nothing in common with the first; too many.
+      ReportError, RunError, TrainingError, CheckpointError, ManifestError: what is no run, was
+        edited, or has nothing in common with the first; too many.
       OSError: what cannot be read.
     """
     if len(paths) > MOST_RUNS:
@@ -91,19 +90,9 @@ def _against(first: runs.Record, entry: Entry) -> Entry:
     return dataclasses.replace(entry, compared=compared, agreement=agreement, layers=layers)
 
 
-def _manifest(path: str) -> Any:
+def _manifest(path: str) -> manifest.Manifest | None:
     file = pathlib.Path(path) / MANIFEST
-    if not file.is_file():
-        return None
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise ReportError(f"{file}: expected at most {MOST_BYTES} bytes, received {size}")
-    try:
-        found = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{file}: expected a manifest as JSON, received {error}") from error
-    if not isinstance(found, dict):
-        raise ReportError(f"{file}: expected an object, received {type(found).__name__}")
-    return found
+    return manifest.read(file) if file.exists() else None
 
 
 # --- the page ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from repjax import checkpoint
-from repjax.verify import Run, page, parting, plots, report, runs, training
+from repjax.verify import Run, manifest, page, parting, plots, report, runs, training
 
 LABELS = np.arange(60) % 6
 #: Metadata as somebody might write it who wants to be read by a browser.
@@ -237,21 +237,16 @@ def test_leaves_of_other_shapes(pair, tmp_path):
 
 
 def test_settings_side_by_side(pair, tmp_path):
-    other = write(tmp_path / "b", metadata={"rate": 0.2, "names": ["x", "y"], "many": [*range(99)]})
-    manifest = {
-        "code": {"commit": "c0ffee", "dirty": True},
-        "devices": [{"kind": "cpu", "count": 2}],
-        "steps": [{"root": "1"}] * 99,
-        "deep": [[[[[[[[[[[[1]]]]]]]]]]]],
-    }
-    (other / report.MANIFEST).write_text(json.dumps(manifest))
+    metadata = {"rate": 0.2, "names": ["x", "y"], "many": [*range(99)], "deep": [[[[[[[[[1]]]]]]]]]}
+    other = write(tmp_path / "b", metadata=metadata)
+    manifest.write(other / report.MANIFEST, manifest.make(other, seeds={"model": 7}))
     found = Page(made(pair[0], other))
     assert found.row("rate") == ["rate", "✗ different", "0.1", "0.2"]
     assert found.row("names")[2:] == ["none", "x, y"] and found.row("many")[3] == "99 items"
     assert found.row("jax")[1] == "✓ same"
-    assert found.row("code.commit") == ["code.commit", "c0ffee"]
-    assert found.row("devices.0.kind")[1] == "cpu" and found.row("steps")[1] == "99 items"
-    assert found.row("deep" + 7 * ".0")[1] == "1 items"
+    assert found.row("seeds.model") == ["seeds.model", "7"]
+    assert found.row("devices.0.kind")[1] == "cpu" and found.row("metadata.many")[1] == "99 items"
+    assert found.row("metadata.deep" + 6 * ".0")[1] == "1 items"
     assert "Key facts of manifest.json" in found.text
 
 
@@ -446,9 +441,9 @@ def list_manifest(path):
         (edited, "expected the seal"),
         (another_checkpoint, "expected the arrays of step 4 of the log, received others"),
         (cut_checkpoint, "cut short or changed"),
-        (bad_manifest, "expected a manifest as JSON"),
-        (deep_manifest, "expected a manifest as JSON"),
-        (list_manifest, "expected an object, received list"),
+        (bad_manifest, "expected a manifest, received no JSON"),
+        (deep_manifest, "expected a manifest, received no JSON"),
+        (list_manifest, "expected repjax manifest, version 1, received None"),
     ],
 )
 def test_runs_that_are_none(change, message, pair, tmp_path, capsys):
