@@ -58,7 +58,9 @@ def _custom_vjp(context: Context, operands, params):
     def parted(values):
         """Those with cotangents, and the others."""
         floats = [is_inexact(jax.typeof(x)) for x in values]
-        return ([x for x, f in zip(values, floats, strict=True) if f is kind] for kind in (True, False))
+        return (
+            [x for x, f in zip(values, floats, strict=True) if f is kind] for kind in (True, False)
+        )
 
     def joined(floats, others, like):
         floats, others = iter(floats), iter(others)
@@ -226,8 +228,11 @@ def _rewritten(context: Context, jaxpr, operands):
 
 
 def _each_used(values):
-    """The values, where those that are several results, as a carry and an element of a loop, are
-    each used by a primitive: their cotangents have the contract's sum (:mod:`repjax.cotangents`)."""
+    """The values, with a use by a primitive for each result that is one of several.
+
+    So the cotangents of what is both a carry and an element of a loop have the contract's sum
+    (:mod:`repjax.cotangents`).
+    """
     times = collections.Counter(map(id, values))
     return [canonicalize(x) if times[id(x)] > 1 and isinstance(x, jax.Array) else x for x in values]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import linen
 
 from helpers.bits import normal
 
@@ -27,7 +28,6 @@ class Case:
       rngs: names of the keys beside ``params``.
       mutable: collections that a call changes.
       methods: other public methods that compute, by name, with their arguments.
-      same: whether plain JAX has the same bits: nothing in it is rounded, or but once.
     """
 
     make: Callable[[Any], Any]
@@ -36,7 +36,6 @@ class Case:
     rngs: tuple[str, ...] = ()
     mutable: tuple[str, ...] = ()
     methods: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    same: bool = False
 
 
 def _cell(name: str, *args: Any, state=2, shape: tuple[int, ...] = (5, 4), x=BATCH, **kw) -> Case:
@@ -49,9 +48,7 @@ def _cell(name: str, *args: Any, state=2, shape: tuple[int, ...] = (5, 4), x=BAT
 
 
 CASES = {
-    "BatchNorm": Case(
-        lambda nn: nn.BatchNorm(), (SEQUENCE, False), mutable=("batch_stats",)
-    ),
+    "BatchNorm": Case(lambda nn: nn.BatchNorm(), (SEQUENCE, False), mutable=("batch_stats",)),
     "BatchNorm, running": Case(
         lambda nn: nn.BatchNorm(use_running_average=True, axis=1), (SEQUENCE,)
     ),
@@ -59,9 +56,7 @@ CASES = {
         lambda nn: nn.Bidirectional(nn.RNN(nn.GRUCell(3)), nn.RNN(nn.GRUCell(3))), (SEQUENCE,)
     ),
     "Conv": Case(lambda nn: nn.Conv(3, (3, 2), strides=(1, 2)), (PICTURE,)),
-    "ConvLSTMCell": _cell(
-        "ConvLSTMCell", 3, (2, 2), shape=(2, 4, 5, 3), x=PICTURE
-    ),
+    "ConvLSTMCell": _cell("ConvLSTMCell", 3, (2, 2), shape=(2, 4, 5, 3), x=PICTURE),
     "ConvLocal": Case(lambda nn: nn.ConvLocal(3, (2, 2)), (PICTURE,)),
     "ConvTranspose": Case(lambda nn: nn.ConvTranspose(3, (2, 2), strides=(2, 1)), (PICTURE,)),
     "Dense": Case(lambda nn: nn.Dense(7), (BATCH,)),
@@ -70,13 +65,9 @@ CASES = {
     "Dropout": Case(
         lambda nn: nn.Dropout(0.3, broadcast_dims=(1,)), (PICTURE, False), rngs=("dropout",)
     ),
-    "Dropout, deterministic": Case(
-        lambda nn: nn.Dropout(0.3), (BATCH,), {"deterministic": True}, same=True
-    ),
+    "Dropout, deterministic": Case(lambda nn: nn.Dropout(0.3), (BATCH,), {"deterministic": True}),
     "Einsum": Case(lambda nn: nn.Einsum((6, 3, 2), "...i,ijk->...jk"), (SEQUENCE,)),
-    "Embed": Case(
-        lambda nn: nn.Embed(7, 6), (TOKENS,), methods={"attend": (SEQUENCE,)}, same=True
-    ),
+    "Embed": Case(lambda nn: nn.Embed(7, 6), (TOKENS,), methods={"attend": (SEQUENCE,)}),
     "GRUCell": _cell("GRUCell", 4, state=1),
     "GroupNorm": Case(lambda nn: nn.GroupNorm(2), (PICTURE,)),
     "InstanceNorm": Case(lambda nn: nn.InstanceNorm(), (PICTURE,)),
@@ -93,7 +84,9 @@ CASES = {
         rngs=("dropout",),
     ),
     "MultiHeadDotProductAttention": Case(
-        lambda nn: nn.MultiHeadDotProductAttention(2), (SEQUENCE,), {"sow_weights": True},
+        lambda nn: nn.MultiHeadDotProductAttention(2),
+        (SEQUENCE,),
+        {"sow_weights": True},
         mutable=("intermediates",),
     ),
     "OptimizedLSTMCell": _cell("OptimizedLSTMCell", 4),
@@ -113,8 +106,190 @@ CASES = {
     ),
     "SimpleCell": _cell("SimpleCell", 4, state=1, residual=True),
     "SpectralNorm": Case(
-        lambda nn: nn.SpectralNorm(nn.Dense(3), n_steps=2), (BATCH,), {"update_stats": True},
+        lambda nn: nn.SpectralNorm(nn.Dense(3), n_steps=2),
+        (BATCH,),
+        {"update_stats": True},
         mutable=("batch_stats",),
     ),
     "WeightNorm": Case(lambda nn: nn.WeightNorm(nn.Dense(3)), (BATCH,)),
 }
+
+
+# --- lifted transforms ------------------------------------------------------------------------
+
+
+def _module(call: Callable[[Any, Any, jax.Array], Any]) -> Callable[[Any], Any]:
+    """A module of a namespace whose ``__call__`` is ``call(namespace, module, x)``."""
+
+    def make(nn):
+        class Lifted(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return call(nn, self, x)
+
+        return Lifted()
+
+    return make
+
+
+def _scan(nn, module, x):
+    cell = nn.scan(
+        nn.LSTMCell,
+        variable_broadcast="params",
+        split_rngs={"params": False},
+        in_axes=1,
+        out_axes=1,
+    )(3)
+    return cell(cell.initialize_carry(jax.random.key(0), x[:, 0].shape), x)[1]
+
+
+def _layers_in_scan(nn, module, x):
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            x = nn.Dropout(0.3, deterministic=False)(nn.LayerNorm()(nn.Dense(6)(x)))
+            x = nn.Dropout(0.3, deterministic=False)(x)
+            return nn.BatchNorm(use_running_average=False)(x), None
+
+    return nn.scan(
+        nn.remat(Block),
+        variable_axes={"params": 0, "batch_stats": 0},
+        split_rngs={"params": True, "dropout": True},
+        length=2,
+    )()(x, None)[0]
+
+
+def _vmap(nn, module, x):
+    return nn.vmap(
+        nn.BatchNorm,
+        variable_axes={"params": 0, "batch_stats": 0},
+        split_rngs={"params": True},
+    )(use_running_average=False)(x)
+
+
+def _jit(nn, module, x):
+    x = nn.jit(nn.Dropout)(0.3, deterministic=False)(nn.jit(nn.Dense)(6)(x))
+    return nn.jit(nn.MultiHeadDotProductAttention)(2)(x)
+
+
+def _branches(nn, module, x):
+    dense = nn.Dense(6)
+    if module.is_initializing():
+        return dense(x)
+    y = nn.cond(x.sum() > 0, lambda m, x: dense(x), lambda m, x: nn.silu(x), module, x)
+    return nn.switch(1, [lambda m, x: x, lambda m, x: dense(x)], module, y)
+
+
+def _while(nn, module, x):
+    dense = nn.Dense(6)
+    if module.is_initializing():
+        return dense(x)
+
+    def body(module, carry):
+        return nn.tanh(dense(carry[0])), carry[1] + 1
+
+    carry = (x, 0)
+    return nn.while_loop(lambda m, c: c[1] < 3, body, module, carry, broadcast_variables="params")[
+        0
+    ]
+
+
+def _vjp(nn, module, x):
+    y, pullback = nn.vjp(lambda m, x: m(x), nn.Dense(6), x)
+    return pullback(y)[1]
+
+
+def _jvp(nn, module, x):
+    dense = nn.Dense(6)
+    if module.is_initializing():
+        return dense(x)
+    ones = jax.numpy.ones_like
+    tangents = {"params": jax.tree.map(ones, dense.variables["params"])}
+    return nn.jvp(lambda m, x: nn.tanh(m(x)), dense, (x,), (ones(x),), variable_tangents=tangents)
+
+
+def _custom_vjp(nn, module, x):
+    def backward(pullback, ct):
+        params, x = pullback(ct)
+        return jax.tree.map(jax.numpy.sign, params), x
+
+    return nn.custom_vjp(
+        lambda m, x: m(x),
+        forward_fn=lambda m, x: nn.vjp(lambda m, x: m(x), m, x),
+        backward_fn=backward,
+    )(nn.Dense(6), x)
+
+
+def _map_variables(nn, module, x):
+    def mapped(params):
+        return jax.tree.map(nn.tanh, params)
+
+    dense = nn.map_variables(nn.Dense, "params", mapped, init=module.is_initializing())
+    return dense(6)(x)
+
+
+def _remat_scan(nn, module, x):
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.gelu(nn.Dense(6)(x))
+
+    return nn.remat_scan(Block, (2, 2))()(x)
+
+
+#: Modules by the transform that they use, and whether the transform has reverse-mode derivatives.
+LIFTED = {
+    "scan": (_module(_scan), True),
+    "layers in scan and remat": (_module(_layers_in_scan), True),
+    "vmap": (_module(_vmap), True),
+    "jit": (_module(_jit), True),
+    "cond and switch": (_module(_branches), True),
+    "while_loop": (_module(_while), False),
+    "vjp": (_module(_vjp), True),
+    "jvp": (_module(_jvp), True),
+    "custom_vjp": (_module(_custom_vjp), True),
+    "map_variables": (_module(_map_variables), True),
+    "remat_scan": (_module(_remat_scan), True),
+}
+
+# --- a model of a user's own ------------------------------------------------------------------
+
+
+class Encoder(linen.Module):
+    """Parameters and arithmetic of its own, a module that it is given, a list of modules."""
+
+    inner: linen.Module
+
+    def setup(self):
+        self.w = self.param("w", linen.initializers.normal(), (6, 6))
+        self.more = [linen.Dense(6), linen.Dense(6)]
+
+    def __call__(self, x):
+        x = self.inner(x @ self.w) * 0.3 + x
+        for dense in self.more:
+            x = dense(jax.numpy.tanh(x))
+        return x
+
+
+class Model(linen.Module):
+    """A module that shares one with its encoder, and has several methods."""
+
+    rate: float = 0.4
+
+    def setup(self):
+        self.inner = linen.Dense(6)
+        self.encoder = Encoder(self.inner)
+        self.norm = linen.BatchNorm()
+        self.dropout = linen.Dropout(self.rate)
+
+    def __call__(self, x, train=False):
+        x = self.norm(self.encoder(x), use_running_average=not train)
+        self.sow("intermediates", "scaled", x * 0.7)
+        x = self.dropout(x, deterministic=not train)
+        return {"mean": self.inner(x).mean(0), "name": type(self).__name__, "count": x.shape[0]}
+
+    def encode(self, x):
+        return self.encoder(x) * 1.7 + x
+
+    def _logits(self, x):
+        return jax.nn.log_softmax(self.encoder(x))
