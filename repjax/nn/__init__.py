@@ -24,7 +24,7 @@ def _layer(stock: type) -> type:
     name = stock.__name__
     text = f"Reproducible ``flax.linen.{name}``: same fields, same parameters.\n\n{stock.__doc__}"
     own = {"__module__": __name__, "__doc__": text}
-    return type(name, (stock,), own | _lifting.methods(stock))
+    return type(name, (_lifting.Drawing, stock), own | _lifting.methods(stock))
 
 
 def _namespace(stock: _types.ModuleType) -> _types.ModuleType:

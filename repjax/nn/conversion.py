@@ -11,7 +11,7 @@ import jax
 from flax import linen
 
 from repjax.config import is_enabled
-from repjax.nn.lifting import method, methods
+from repjax.nn.lifting import Drawing, method, methods
 
 _converted: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
@@ -65,7 +65,7 @@ def _fields(module: linen.Module):
     return [f for f in module.__dataclass_fields__.values() if f.init]
 
 
-class _Converted:
+class _Converted(Drawing):
     """What converted classes have beyond their methods."""
 
     def apply(self, *args, method=None, **kwargs):

@@ -26,6 +26,7 @@ def _apart(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``call`` made reproducible; what is no array among its results is handed over as it is."""
     others: list[Any] = []
 
+    @functools.wraps(call)
     def of_arrays(*args, **kwargs):
         leaves, structure = jax.tree.flatten(call(*args, **kwargs))
         arrays = [x if isinstance(x, (jax.Array, np.ndarray)) else None for x in leaves]
@@ -104,6 +105,20 @@ def method(stock: Callable[..., Any]) -> Callable[..., Any]:
         return (stock if is_enabled() else lifted)(self, *args, **kwargs)
 
     return twin
+
+
+class Drawing:
+    """What draws the variables of a module reproducibly, wherever Flax runs its ``setup``.
+
+    That may be outside of all methods: where an attribute is read, and in ``nn.jit``.
+    """
+
+    def param(self, name, init_fn, *args, **kwargs):
+        return super().param(name, function(init_fn), *args, **kwargs)
+
+    def variable(self, col, name, init_fn=None, *args, **kwargs):
+        init_fn = init_fn and function(init_fn)
+        return super().variable(col, name, init_fn, *args, **kwargs)
 
 
 def methods(module: type[linen.Module]) -> dict[str, Callable[..., Any]]:

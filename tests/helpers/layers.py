@@ -172,6 +172,13 @@ def _jit(nn, module, x):
     return nn.jit(nn.MultiHeadDotProductAttention)(2)(x)
 
 
+def _setup_outside(nn, module, x):
+    """Reading an attribute runs ``setup`` outside of methods, and so does ``nn.jit``."""
+    embed = nn.Embed(6, 6)
+    table = embed.embedding
+    return embed.attend(x), table, nn.jit(nn.Embed)(6, 6)(x.argmax(-1))
+
+
 def _branches(nn, module, x):
     dense = nn.Dense(6)
     if module.is_initializing():
@@ -243,6 +250,7 @@ LIFTED = {
     "layers in scan and remat": (_module(_layers_in_scan), True),
     "vmap": (_module(_vmap), True),
     "jit": (_module(_jit), True),
+    "setup outside of methods": (_module(_setup_outside), True),
     "cond and switch": (_module(_branches), True),
     "while_loop": (_module(_while), False),
     "vjp": (_module(_vjp), True),

@@ -12,9 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import linen_names
 import repjax
 from helpers.bits import assert_same_bits, normal, same_bits
-from helpers.layers import BATCH, CASES, LIFTED, MASK, PICTURE, SEQUENCE, TOKENS, Case, Model
+from helpers.layers import (
+    BATCH,
+    CASES,
+    LIFTED,
+    MASK,
+    PICTURE,
+    SEQUENCE,
+    TOKENS,
+    Case,
+    Encoder,
+    Model,
+)
 from repjax import models, nn
 from repjax.nn import names
 
@@ -44,6 +56,10 @@ def test_rows_name_what_there_is():
     assert top | names.SOWING | names.FACTORIES | names.NAMESPACES | unchanged <= set(ROWS)
     for namespace, name in (full.split(".") for full in inner):
         assert hasattr(getattr(linen, namespace), name), name
+
+
+def test_the_table_of_the_docs_is_the_codes():
+    assert linen_names.PAGE.read_text() == linen_names.page(), linen_names.__doc__
 
 
 def test_a_name_that_flax_adds_is_refused(monkeypatch):
@@ -513,6 +529,83 @@ def test_converted_modules_inside_others():
         assert_same_bits(jax.jit(ours.init)(KEYS, BATCH), variables, outer.__name__)
         expected = repjax.reproducible(stock.apply)(variables, BATCH)
         assert_same_bits(jax.jit(ours.apply)(variables, BATCH), expected, outer.__name__)
+
+
+class Scopes(linen.Module):
+    """Two compact methods."""
+
+    @linen.compact_name_scope
+    def up(self, x):
+        return linen.Dense(6)(jnp.tanh(x) * 0.3 + x)
+
+    @linen.compact_name_scope
+    def down(self, x):
+        return linen.Dense(6)(x)
+
+    def __call__(self, x):
+        return self.down(self.up(x)) * 0.3
+
+
+class Applies(linen.Module):
+    """A module with a module as an argument."""
+
+    @linen.compact
+    def __call__(self, module, x):
+        return module(x) * 0.3 + x
+
+
+class Argument(linen.Module):
+    wrap: object
+
+    @linen.compact
+    def __call__(self, x):
+        return self.wrap(Applies())(linen.Dense(6), x)
+
+
+class Cell(linen.RNNCellBase):
+    """A cell of a user's own."""
+
+    @linen.compact
+    def __call__(self, carry, x):
+        carry = jnp.tanh(linen.Dense(3)(jnp.concatenate([carry, x], -1))) * 0.3
+        return carry, carry
+
+    @linen.nowrap
+    def initialize_carry(self, rng, shape):
+        return jax.random.normal(rng, (*shape[:-1], 3))
+
+    @property
+    def num_feature_axes(self):
+        return 1
+
+
+STRUCTURES = {
+    "compact_name_scope": (lambda wrap: wrap(Scopes()), BATCH),
+    "module as an argument": (Argument, BATCH),
+    "class in nn.jit": (lambda wrap: linen.jit(wrap(Encoder))(linen.Dense(6)), BATCH),
+    "class made by nn.remat": (lambda wrap: wrap(linen.remat(Encoder))(linen.Dense(6)), BATCH),
+    "cell": (lambda wrap: linen.RNN(wrap(Cell())), SEQUENCE),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_modules_of_every_structure(name):
+    make, x = STRUCTURES[name]
+    ours, stock = make(nn.convert), make(lambda module: module)
+
+    variables = repjax.reproducible(stock.init)(KEYS, x)
+    assert_same_bits(ours.init(KEYS, x), variables)
+    assert_same_bits(ours.apply(variables, x), repjax.reproducible(stock.apply)(variables, x))
+
+
+def test_what_is_captured():
+    """Intermediate results have the tree of Flax's, and the bits of repjax."""
+    models = [
+        module.Sequential([module.Dense(3), module.tanh, module.Dense(2)]) for module in (nn, linen)
+    ]
+    variables = models[0].init(KEYS["params"], BATCH)
+    ours, stock = (lambda v, x, m=m: m.apply(v, x, capture_intermediates=True)[1] for m in models)
+    assert_same_bits(ours(variables, BATCH), repjax.reproducible(stock)(variables, BATCH))
 
 
 def test_a_module_with_refused_operations_names_them():
