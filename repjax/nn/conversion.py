@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,6 @@ from flax import linen
 
 from repjax.config import is_enabled
 from repjax.nn.lifting import Drawing, method, methods
-
-_converted: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 def convert(module: Any) -> Any:
@@ -41,9 +38,7 @@ def convert(module: Any) -> Any:
     if isinstance(module, functools.partial) and _is_class(module.func):
         return functools.partial(convert(module.func), *module.args, **module.keywords)
     if _is_class(module):
-        if module not in _converted:
-            _converted[module] = _subclass(module)
-        return _converted[module]
+        return _subclass(module)
     if not isinstance(module, linen.Module):
         raise TypeError(
             "repjax.nn.convert: expected a flax.linen Module or a class of modules, received "
@@ -80,9 +75,9 @@ class _Converted(Drawing):
     def _reproducible(self, name: str | Callable[..., Any] | None):
         """What to give Flax as ``method=``: also functions that are no methods of this class."""
         if not isinstance(name, str):
-            return name and method(getattr(name, "__func__", name))
-        if (found := getattr(type(self), name, None)) is not None:
-            return method(found) if callable(found) else name
+            return method(getattr(name, "__func__", name)) if callable(name) else name
+        if name not in self.__dataclass_fields__ and hasattr(type(self), name):
+            return method(getattr(type(self), name))
         return method(lambda module, *args, **kwargs: getattr(module, name)(*args, **kwargs))
 
     def __getattribute__(self, name: str):
@@ -94,14 +89,15 @@ class _Converted(Drawing):
 
 def _view(module: _Converted, name: str, value: Any) -> Any:
     """The attribute of a module as it is seen from outside: modules in it are converted, too."""
-    if name.startswith("_") or name == "parent" or not _is_bound(value) or is_enabled():
+    attributes = {} if name.startswith("_") or name == "parent" else module.__dict__
+    if name not in attributes or attributes.get("scope") is None or is_enabled():
         return value
-    if module._state.in_setup:
+    if module._state.in_setup or not _holds_bound(value):
         return value
-    views = module.__dict__.setdefault("_views", {})
+    views = attributes.setdefault("_views", {})
 
     def convert_once(x):
-        if not _is_bound(x) or isinstance(x, _Converted):
+        if not _holds_bound(x) or isinstance(x, _Converted):
             return x
         if x._id not in views:
             views[x._id] = convert(x)
@@ -112,11 +108,12 @@ def _view(module: _Converted, name: str, value: Any) -> Any:
     return jax.tree.map(convert_once, value)
 
 
-def _is_bound(value: Any) -> bool:
+def _holds_bound(value: Any) -> bool:
     """Whether there is a module bound to variables in a tree."""
     return any(isinstance(x, linen.Module) and x.scope is not None for x in jax.tree.leaves(value))
 
 
+@functools.cache
 def _subclass(module: type[linen.Module]) -> type[linen.Module]:
     if issubclass(module, _Converted):
         return module

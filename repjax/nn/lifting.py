@@ -8,6 +8,7 @@ what runs, since all of it is made reproducible there.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -50,17 +51,19 @@ def function(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sowing(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """:func:`function`, of one with a keyword ``module`` to which it may write."""
-    plain = function(stock)
+    """:func:`function`, of one with an argument ``module`` to which it may write."""
+    plain, signature = function(stock), inspect.signature(stock)
 
-    def of_module(module, *args, **kwargs):
-        return stock(*args, **kwargs, module=module)
+    def of_module(module, **kwargs):
+        return stock(**kwargs, module=module)
 
     lifted = method(of_module)
 
     @functools.wraps(stock)
-    def twin(*args, module=None, **kwargs):
-        return plain(*args, **kwargs) if module is None else lifted(module, *args, **kwargs)
+    def twin(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        module = given.pop("module", None)
+        return plain(**given) if module is None else lifted(module, **given)
 
     return twin
 

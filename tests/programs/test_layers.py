@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 
+import flax
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
@@ -271,7 +272,7 @@ def test_layers_of_float8_are_refused(name):
         else (nn.Dense(4, dot_general_cls=kind), (BATCH,))
     )
     with pytest.raises(repjax.RefusedError, match=r"fp8_ops.py:\d+.*float8"):
-        model.init(KEYS["params"], *args)
+        jax.eval_shape(lambda key: model.init(key, *args), KEYS["params"])
 
 
 # --- functions ------------------------------------------------------------------------------
@@ -484,6 +485,14 @@ def test_methods_of_converted_modules(name, variables):
     assert_same_bits(nn.convert(Model()).apply(variables, BATCH, method=method), expected)
     plain = jax.jit(lambda v, x: Model().apply(v, x, method=stock_method))(variables, BATCH)
     assert not same_bits(plain, expected)
+
+
+def test_wrong_methods(variables):
+    converted = nn.convert(Model())
+    with pytest.raises(flax.errors.ApplyModuleInvalidMethodError):
+        converted.apply(variables, BATCH, method=3)
+    with pytest.raises(AttributeError, match='no attribute "decode"'):
+        converted.apply(variables, BATCH, method="decode")
 
 
 def test_bound_modules(variables):
