@@ -14,8 +14,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from repjax import config, rewrite
 from repjax.primitives.core.interpret import interpret_closed
-from repjax.primitives.core.tables import Context, check_orders, orders
+from repjax.primitives.core.tables import Context, RefusedError, check_orders, orders
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.core.weak import leave
 from repjax.rules import match_types
@@ -28,24 +31,40 @@ def explicit(
     *,
     accumulation: str | None = None,
     contraction: str | None = None,
+    listing: bool = False,
 ) -> Callable[..., Any]:
     """A reproducible, differentiable twin of a function of arrays.
 
     JAX and NumPy arrays among the arguments are its operands; anything else is static.
+
+    Args:
+      listing: whether the error for what has no reproducible form lists all of it, with the
+        user's file and line; without, it is about the first.
     """
     check_orders(accumulation, contraction)
 
     @functools.wraps(function)
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)
-        with orders(accumulation, contraction):
-            context = Context()
 
-        def program(*operands):
-            results = interpret_closed(context, jaxpr, [canonicalize(x) for x in operands])
-            results = map(canonicalize, map(leave, results, jaxpr.out_avals))
-            return match_types(results, jaxpr.out_avals)
+        def run(refusals, *operands):
+            with orders(accumulation, contraction):
+                context = Context(refusals=refusals, tracing=config.tracing)
 
-        return rebuild(in_auto_axes(program, operands, jaxpr.out_avals))
+            def program(*operands):
+                results = interpret_closed(context, jaxpr, [canonicalize(x) for x in operands])
+                results = map(canonicalize, map(leave, results, jaxpr.out_avals))
+                return match_types(results, jaxpr.out_avals)
+
+            return in_auto_axes(program, operands, jaxpr.out_avals)
+
+        try:
+            return rebuild(run(None, *operands))
+        except RefusedError:
+            if not listing:
+                raise
+            refusals: list[Any] = []
+            jax.eval_shape(functools.partial(run, refusals), *operands)  # nothing is computed
+            raise RefusedError(rewrite.report(refusals)) from None
 
     return twin

@@ -10,15 +10,13 @@ Functions of ``jax.lax`` that compute nothing in floating point (``reshape``, ``
 ``fori_loop``, ``scan``, ...) need no reproducible form: use them as they are.
 """
 
-from __future__ import annotations
+import functools as _functools
+import inspect as _inspect
+import textwrap as _textwrap
+from collections.abc import Callable as _Callable
+from typing import Any as _Any
 
-import functools
-import inspect
-import textwrap
-from collections.abc import Callable
-from typing import Any
-
-import jax
+import jax as _jax
 from jax import lax as _stock
 
 from repjax.explicit import explicit as _explicit
@@ -45,39 +43,39 @@ _PRODUCT = (
 )
 
 
-def _documented(twin: Callable[..., Any], name: str, text: str = "") -> Callable[..., Any]:
+def _documented(twin: _Callable[..., _Any], name: str, text: str = "") -> _Callable[..., _Any]:
     stock_doc = (getattr(_stock, name).__doc__ or name).strip().split("\n\n")[0]
     twin.__doc__ = stock_doc + _NOTE.format(name=name, text=text)
     twin.__module__ = __name__
     return twin
 
 
-def _show(keyword: str, twin: Callable[..., Any]) -> Callable[..., Any]:
+def _show(keyword: str, twin: _Callable[..., _Any]) -> _Callable[..., _Any]:
     """Put the keyword that the twin has beyond the stock function into its signature."""
-    stock = inspect.signature(twin)
-    more = inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=None)
+    stock = _inspect.signature(twin)
+    more = _inspect.Parameter(keyword, _inspect.Parameter.KEYWORD_ONLY, default=None)
     twin.__signature__ = stock.replace(parameters=[*stock.parameters.values(), more])
     return twin
 
 
-def _plain(name: str) -> Callable[..., Any]:
+def _plain(name: str) -> _Callable[..., _Any]:
     return _documented(_explicit(getattr(_stock, name)), name)
 
 
-def _sum(name: str) -> Callable[..., Any]:
+def _sum(name: str) -> _Callable[..., _Any]:
     stock = getattr(_stock, name)
 
-    @functools.wraps(stock)
+    @_functools.wraps(stock)
     def twin(*args, accumulation: str | None = None, **kwargs):
         return _explicit(stock, accumulation=accumulation)(*args, **kwargs)
 
     return _show("accumulation", _documented(twin, name, _SUM))
 
 
-def _product(name: str) -> Callable[..., Any]:
+def _product(name: str) -> _Callable[..., _Any]:
     stock = getattr(_stock, name)
 
-    @functools.wraps(stock)
+    @_functools.wraps(stock)
     def twin(*args, contraction: str | None = None, **kwargs):
         if "accumulation" in kwargs:
             raise TypeError(
@@ -135,8 +133,8 @@ conv_with_general_padding = _product("conv_with_general_padding")
 conv_transpose = _product("conv_transpose")
 
 
-def _of_one_type(name: str, number: str, *operands) -> list[jax.Array]:
-    arrays = [_canonicalize(jax.numpy.asarray(x)) for x in operands]
+def _of_one_type(name: str, number: str, *operands) -> list[_jax.Array]:
+    arrays = [_canonicalize(_jax.numpy.asarray(x)) for x in operands]
     shapes = {(x.shape, str(x.dtype)) for x in arrays}
     if len(shapes) != 1 or arrays[0].dtype not in _FORMATS:
         raise TypeError(
@@ -147,7 +145,7 @@ def _of_one_type(name: str, number: str, *operands) -> list[jax.Array]:
     return arrays
 
 
-def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+def fma(a: _jax.Array, b: _jax.Array, c: _jax.Array) -> _jax.Array:
     """``a*b + c`` with one rounding, then canonical.
 
     Args:
@@ -163,7 +161,7 @@ def fma(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     return _canonicalize(_fma_p.bind(*_of_one_type("fma", "three", a, b, c)))
 
 
-def add_n(*terms: jax.Array) -> jax.Array:
+def add_n(*terms: _jax.Array) -> _jax.Array:
     """The exact sum of its arguments, rounded once, then canonical, whatever their order.
 
     Args:
@@ -179,12 +177,12 @@ def add_n(*terms: jax.Array) -> jax.Array:
     return _canonicalize(_add_n(*_of_one_type("add_n", "one or more", *terms)))
 
 
-def _own(name: str, arity: int, own: _Own) -> Callable[..., Any]:
+def _own(name: str, arity: int, own: _Own) -> _Callable[..., _Any]:
     """An elementary function that ``jax.lax`` has not got, or not in every version."""
     primitive = _PRIMITIVES[name]
 
-    def of_one(x: jax.Array) -> jax.Array:
-        x = _canonicalize(jax.numpy.asarray(x))
+    def of_one(x: _jax.Array) -> _jax.Array:
+        x = _canonicalize(_jax.numpy.asarray(x))
         if x.dtype not in _FORMATS:
             raise TypeError(
                 f"{name}: expected a float32, float16 or bfloat16 array, received {x.dtype}; "
@@ -192,7 +190,7 @@ def _own(name: str, arity: int, own: _Own) -> Callable[..., Any]:
             )
         return _canonicalize(primitive.bind(x))
 
-    def of_two(x: jax.Array, y: jax.Array) -> jax.Array:
+    def of_two(x: _jax.Array, y: _jax.Array) -> _jax.Array:
         return _canonicalize(primitive.bind(*_of_one_type(name, "two", x, y)))
 
     function, operands, result = (
@@ -219,10 +217,12 @@ def _own(name: str, arity: int, own: _Own) -> Callable[..., Any]:
 
 
 def _wrapped(text: str, indent: int) -> str:
-    return textwrap.fill(text, 100 - indent).replace("\n", "\n" + " " * indent)
+    return _textwrap.fill(text, 100 - indent).replace("\n", "\n" + " " * indent)
 
 
 # Each elementary function by its name: exp, log, sin, ...
 globals().update(
     {r.name: _own(r.name, r.arity, r.own) if r.own else _plain(r.name) for r in _ELEMENTARY}
 )
+
+__all__ = [name for name in globals() if not name.startswith("_")]

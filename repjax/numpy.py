@@ -6,8 +6,6 @@ by n, ``var`` is the mean of the squared deviations from the mean (two passes). 
 else of ``jax.numpy`` is reached through ``repjax.reproducible`` or the global switch.
 """
 
-from __future__ import annotations
-
 from jax import numpy as _stock
 
 from repjax.explicit import explicit as _explicit
@@ -24,3 +22,8 @@ dot = _explicit(_stock.dot)
 matmul = _explicit(_stock.matmul)
 einsum = _explicit(_stock.einsum)
 tensordot = _explicit(_stock.tensordot)
+
+__all__ = [
+    *("sum", "mean", "var", "std", "max", "min", "argmax", "argmin"),
+    *("dot", "matmul", "einsum", "tensordot"),
+]

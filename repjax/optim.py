@@ -1,13 +1,11 @@
 """optax transformations made reproducible."""
 
-from __future__ import annotations
-
-import optax
+import optax as _optax
 
 from repjax.reproducible import reproducible as _reproducible
 
 
-def reproducible(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+def reproducible(transformation: _optax.GradientTransformation) -> _optax.GradientTransformation:
     """An optax transformation whose state and updates have the same bits everywhere.
 
     Args:
@@ -26,15 +24,17 @@ def reproducible(transformation: optax.GradientTransformation) -> optax.Gradient
 
         optimizer = repjax.optim.reproducible(optax.adam(1e-3))
     """
-    if not isinstance(transformation, optax.GradientTransformation):
+    if not isinstance(transformation, _optax.GradientTransformation):
         raise TypeError(
             "repjax.optim.reproducible: expected an optax.GradientTransformation, received "
             f"{type(transformation).__name__}; pass the result of optax.sgd(...), optax.adam(...)"
         )
-    return optax.GradientTransformationExtraArgs(
+    return _optax.GradientTransformationExtraArgs(
         init=_reproducible(transformation.init),
-        update=_reproducible(optax.with_extra_args_support(transformation).update),
+        update=_reproducible(_optax.with_extra_args_support(transformation).update),
     )
 
 
-apply_updates = _reproducible(optax.apply_updates)
+apply_updates = _reproducible(_optax.apply_updates)
+
+__all__ = ["apply_updates", "reproducible"]

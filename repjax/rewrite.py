@@ -62,7 +62,7 @@ def run(jaxpr, operands) -> list:
             except RefusedError as error:
                 context.refusals.append(((), error))
         if context.refusals:
-            raise RefusedError(_report(context.refusals))
+            raise RefusedError(report(context.refusals))
         return match_types(map(canonicalize, map(leave, results, types)), types)
 
     function = functools.partial(in_kernels, program)
@@ -107,7 +107,7 @@ def location(equations) -> str:
     return "an unknown line"
 
 
-def _report(refusals) -> str:
+def report(refusals) -> str:
     lines = [f"  {location(equations)}: {error}" for equations, error in refusals]
     distinct = list(dict.fromkeys(lines))
     return (

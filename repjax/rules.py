@@ -7,6 +7,7 @@ stock primitives that hold other jaxprs.
 
 from __future__ import annotations
 
+import collections
 import functools
 
 import jax
@@ -15,7 +16,7 @@ from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.core.interpret import interpret, interpret_closed, program
-from repjax.primitives.core.programs import is_explicit, open_jaxpr, struct
+from repjax.primitives.core.programs import bind_equation, is_explicit, open_jaxpr, struct
 from repjax.primitives.core.tables import (
     COMPLEX,
     NOT_DIFFERENTIABLE,
@@ -25,6 +26,7 @@ from repjax.primitives.core.tables import (
     RefusedError,
     rule,
 )
+from repjax.primitives.core.values import canonicalize, is_inexact
 from repjax.primitives.core.weak import hold, is_narrow
 from repjax.primitives.kernels import in_kernels
 from repjax.primitives.operations.exact import bind_exact
@@ -39,11 +41,71 @@ from repjax.primitives.operations.exact import bind_exact
     calls=True,
 )
 def call(context: Context, operands, params):
-    name = context.equation.primitive.name
-    if name.startswith("custom_vjp") and context.differentiable:
-        raise RefusedError(f"jax.custom_vjp {NOT_DIFFERENTIABLE}")
+    if context.equation.primitive.name == "custom_vjp_call" and context.differentiable:
+        return _custom_vjp(context, operands, params)
     jaxpr = next(params[k] for k in ("jaxpr", "call_jaxpr", "call") if k in params)
     return interpret_closed(context, jaxpr, operands)
+
+
+def _custom_vjp(context: Context, operands, params):
+    """The call with its derivative kept: the user's two rules, each interpreted where JAX needs it.
+
+    ``jax.vjp`` of the stock call, traced, is the first of them, and the pullback that it returns,
+    a tree of residuals, is the second.
+    """
+    equation = context.equation
+
+    def parted(values):
+        """Those with cotangents, and the others."""
+        floats = [is_inexact(jax.typeof(x)) for x in values]
+        return (
+            [x for x, f in zip(values, floats, strict=True) if f is kind] for kind in (True, False)
+        )
+
+    def joined(floats, others, like):
+        floats, others = iter(floats), iter(others)
+        return [next(floats if is_inexact(aval) else others) for aval in like]
+
+    def interpreted(function, xs):
+        with context.tracing():
+            jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*xs)
+        values = interpret_closed(context.inside(), jaxpr, xs)
+        return jax.tree.structure(shapes).unflatten(match_types(values, jaxpr.out_avals))
+
+    @jax.custom_vjp
+    def function(*xs):
+        jaxpr = params["call_jaxpr"]
+        return match_types(interpret_closed(context.inside(), jaxpr, xs), jaxpr.out_avals)
+
+    def forward(*xs):
+        def with_pullback(*xs):
+            floats, others = parted(xs)
+
+            def stock(*floats):
+                given = joined(floats, others, map(jax.typeof, xs))
+                results, rest = parted(bind_equation(equation, given, params))
+                return results, rest
+
+            results, pullback, rest = jax.vjp(stock, *floats, has_aux=True)
+            types = [v.aval for v in equation.outvars]
+            return joined(results, rest, types), pullback
+
+        return interpreted(with_pullback, xs)
+
+    def backward(pullback, cotangents):
+        types = [v.aval for v in equation.outvars]
+        given = [ct for ct, aval in zip(cotangents, types, strict=True) if is_inexact(aval)]
+        leaves, structure = jax.tree.flatten((pullback, given))
+
+        def pull(*leaves):
+            pullback, cotangents = structure.unflatten(leaves)
+            return list(pullback(cotangents))
+
+        back = iter(interpreted(pull, leaves))
+        return tuple(next(back) if is_inexact(v.aval) else None for v in equation.invars)
+
+    function.defvjp(forward, backward)
+    return function(*map(hold, operands, [v.aval for v in equation.invars]))
 
 
 @program("call_hi_primitive")
@@ -77,7 +139,8 @@ def custom_jvp_call(context: Context, operands, params):
 
     @function.defjvp
     def jvp(primals, tangents):
-        jaxpr = jax.make_jaxpr(stock_jvp.call_wrapped)(*primals, *tangents)
+        with context.tracing():
+            jaxpr = jax.make_jaxpr(stock_jvp.call_wrapped)(*primals, *tangents)
         results = interpreted(jaxpr, [*primals, *tangents])
         half = len(results) // 2
         return results[:half], results[half:]
@@ -156,11 +219,22 @@ def _rewritten(context: Context, jaxpr, operands):
     results = [v.aval for v in inner.outvars]
 
     def program(*operands):
-        return match_types(interpret_closed(context.inside(), jaxpr, operands), results)
+        values = interpret_closed(context.inside(), jaxpr, operands)
+        return match_types(_each_used(values) if context.differentiable else values, results)
 
     # Derivatives take equations as they stand.
     function = program if context.differentiable else functools.partial(in_kernels, program)
     return jax.make_jaxpr(function)(*types)
+
+
+def _each_used(values):
+    """The values, with a use by a primitive for each result that is one of several.
+
+    So the cotangents of what is both a carry and an element of a loop have the contract's sum
+    (:mod:`repjax.cotangents`).
+    """
+    times = collections.Counter(map(id, values))
+    return [canonicalize(x) if times[id(x)] > 1 and isinstance(x, jax.Array) else x for x in values]
 
 
 def match_types(values, avals):

@@ -92,6 +92,8 @@ class Context:
       repeated: likewise the scalar that all elements of a value are, if it was broadcast.
       constants: by identity, the interpreted values that no operand of the program enters and all
         elements of which are the same.
+      tracing: makes a block in which the contract's derivatives are traced, for custom ones that
+        are traced after the program.
       refusals: where not None, refusals are appended here, as pairs of the equations
         and the error, and interpretation goes on to find the next.
     """
@@ -103,6 +105,7 @@ class Context:
     sizes: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
     repeated: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     constants: dict[int, Any] = dataclasses.field(default_factory=dict)
+    tracing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     refusals: list[tuple[tuple[Any, ...], RefusedError]] | None = None
 
     @property

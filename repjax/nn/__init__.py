@@ -1,79 +1,83 @@
-"""Flax Linen layers and functions made reproducible.
+"""``flax.linen`` made reproducible: the same names, fields and parameter trees.
 
-Drop-ins: the same names, fields and parameter trees as in ``flax.linen``, so that a
-checkpoint of one loads into the other and ``from repjax import nn`` may replace
-``from flax import linen as nn`` in a model built of what is here.  Initialisation is
-reproducible too.  Classes subclass Linen's.
+``from repjax import nn`` may replace ``from flax import linen as nn``, and a checkpoint of one
+loads into the other.  Layers subclass Flax's; they and the functions compute Flax's graphs in the
+contract's operations, initialisation and random numbers included.  What computes nothing itself,
+such as ``Module``, ``compact`` and the lifted transforms, is Flax's own: arithmetic that a module
+does between its layers is plain JAX's, unless :func:`convert` or ``repjax.reproducible`` covers it.
+
+:mod:`repjax.nn.names` has the row of each name of Flax's; docs/layers.md shows them.
 """
 
-from __future__ import annotations
+import sys as _sys
+import types as _types
 
-from typing import Any
-
-import jax
-import optax
+import optax as _optax
 from flax import linen as _linen
-from flax.core import lift as _lift
-from flax.linen import Module as Module
-from flax.linen import Sequential as Sequential
-from flax.linen import compact as compact
-from flax.linen import initializers as initializers
-from flax.linen import nowrap as nowrap
-from flax.linen.transforms import decorator_lift_transform as _decorator_lift_transform
 
-from repjax.explicit import explicit as _explicit
+from repjax.nn import lifting as _lifting
+from repjax.nn import names as _names
+from repjax.nn.conversion import convert as convert
 
 
-def _reproducible_scope(fn):
-    """A lifted transform: run ``fn`` of a Flax scope through :func:`explicit`."""
-
-    def inner(scope_fn, repack_fn, variables, rngs, *args, **kwargs):
-        def pure(variables, rngs, args, kwargs):
-            scope = scope_fn(variables, rngs)
-            result = fn(scope, *args, **kwargs)
-            return result, repack_fn(scope)
-
-        return _explicit(pure)(variables, rngs, args, kwargs)
-
-    return _lift.pack(inner, (True,), (True,), (True,), name="repjax", enable_kwargs=True)
+def _layer(stock: type) -> type:
+    name = stock.__name__
+    text = f"Reproducible ``flax.linen.{name}``: same fields, same parameters.\n\n{stock.__doc__}"
+    own = {"__module__": __name__, "__doc__": text}
+    return type(name, (_lifting.Drawing, stock), own | _lifting.methods(stock))
 
 
-def _layer(stock: type[Module]) -> type[Any]:
-    """A subclass of a Linen module whose ``__call__`` is reproducible."""
-    return type(
-        stock.__name__,
-        (stock,),
-        {
-            "__module__": __name__,
-            "__doc__": f"Reproducible ``flax.linen.{stock.__name__}``: same fields, same "
-            f"parameters.\n\n{stock.__doc__}",
-            "__call__": _decorator_lift_transform(
-                _reproducible_scope, stock.__call__, multi_scope=False
-            ),
-        },
-    )
+def _namespace(stock: _types.ModuleType) -> _types.ModuleType:
+    """A module of Flax's with the twins of what has one; the rest of it is Flax's."""
+    name = stock.__name__.rpartition(".")[2]
+    twin = _types.ModuleType(f"{__name__}.{name}", f"Reproducible ``flax.linen.{name}``.")
+    for inner in _names.public(stock):
+        value = getattr(stock, inner)
+        if not isinstance(value, _types.ModuleType):
+            setattr(twin, inner, _twin(inner, value, name))
+    _sys.modules[twin.__name__] = twin
+    return twin
 
 
-Dense = _layer(_linen.Dense)
-DenseGeneral = _layer(_linen.DenseGeneral)
-Conv = _layer(_linen.Conv)
-ConvTranspose = _layer(_linen.ConvTranspose)
+_MAKERS = {
+    "layer": _layer,
+    "namespace": _namespace,
+    "function": _lifting.function,
+    "sowing": _lifting.sowing,
+    "initializer": _lifting.function,
+    "factory": _lifting.factory,
+}
+_twins: dict[int, object] = {}
 
-relu = _explicit(jax.nn.relu)
-gelu = _explicit(jax.nn.gelu)
-tanh = _explicit(jax.nn.tanh)
-sigmoid = _explicit(jax.nn.sigmoid)
-silu = _explicit(jax.nn.silu)
-softplus = _explicit(jax.nn.softplus)
-elu = _explicit(jax.nn.elu)
-leaky_relu = _explicit(jax.nn.leaky_relu)
-softmax = _explicit(jax.nn.softmax)
-log_softmax = _explicit(jax.nn.log_softmax)
-logsumexp = _explicit(jax.nn.logsumexp)
-one_hot = _explicit(jax.nn.one_hot)
-max_pool = _explicit(_linen.max_pool)
-avg_pool = _explicit(_linen.avg_pool)
-softmax_cross_entropy = _explicit(optax.softmax_cross_entropy)
-softmax_cross_entropy_with_integer_labels = _explicit(
-    optax.softmax_cross_entropy_with_integer_labels
+
+def _twin(name: str, stock, namespace: str = ""):
+    """What stands here for an object of Flax's: one for each, whatever its names."""
+    make = _MAKERS.get(_names.row(name, stock, namespace))
+    if make is None:
+        return stock
+    if id(stock) not in _twins:
+        _twins[id(stock)] = make(stock)
+    return _twins[id(stock)]
+
+
+_here = {name: _twin(name, getattr(_linen, name)) for name, row in _names.rows().items() if row}
+globals().update(_here)
+
+softmax_cross_entropy = _lifting.function(_optax.softmax_cross_entropy)
+softmax_cross_entropy_with_integer_labels = _lifting.function(
+    _optax.softmax_cross_entropy_with_integer_labels
 )
+
+__all__ = [
+    *("convert", "softmax_cross_entropy", "softmax_cross_entropy_with_integer_labels"),
+    *_here,
+]
+
+
+def __getattr__(name: str):
+    if not name.startswith("_") and hasattr(_linen, name):
+        raise AttributeError(
+            f"repjax.nn: expected a name of flax.linen that repjax knows, received {name}, which "
+            f"this version of Flax adds; use flax.linen.{name} inside repjax.reproducible"
+        )
+    raise AttributeError(f"module 'repjax.nn' has no attribute {name!r}")

@@ -507,8 +507,9 @@ def test_custom_jvp_of_the_user():
     assert_same_bits(expected, canonical(np.float32(1) / x * np.float32(3)))
 
 
-def test_custom_vjp():
-    """Kept by reproducible, which comes after autodiff; refused by explicit functions."""
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_custom_vjp(way):
+    """Kept by reproducible, which comes after autodiff, and by explicit functions."""
 
     @jax.custom_vjp
     def f(x):
@@ -516,10 +517,68 @@ def test_custom_vjp():
 
     f.defvjp(lambda x: (x * x, x), lambda x, ct: (ct * 7 * x,))
     x = normal(50)
-    run = repjax.reproducible(lambda x, ct: jax.vjp(f, x)[1](ct)[0])
+    run = repjax.reproducible(way(lambda x, ct: jax.vjp(f, x)[1](ct)[0]))
     assert_same_bits(run(x, x), canonical((x * np.float32(7)) * x))
-    with pytest.raises(repjax.RefusedError, match=r"custom_vjp .* use repjax.reproducible"):
-        repjax.explicit.explicit(f)(x)
+    twin = repjax.explicit.explicit(f)
+    assert_same_bits(way(lambda x, ct: jax.vjp(twin, x)[1](ct)[0])(x, x), run(x, x))
+
+
+@jax.custom_vjp
+def _scaled(x, n, y):
+    return {"value": jnp.tanh(x) * y, "count": n + 1}
+
+
+def _scaled_backward(residuals, cotangents):
+    x, n, y = residuals
+    slope = jax.vjp(jnp.tanh, x)[1](cotangents["value"] * 3)[0]  # the contract's derivative
+    return slope * y, None, (cotangents["value"] * jnp.exp(x) * n).sum(0)
+
+
+_scaled.defvjp(lambda x, n, y: (_scaled(x, n, y), (x, n, y)), _scaled_backward)
+
+
+def test_custom_vjp_with_integers_in_a_loop():
+    """Residuals and results that have no cotangents; both rules inside a scan that is reversed."""
+    x, y, ct = normal((5, 4)), normal(4, 1), normal((5, 4), 2)
+
+    def loop(x, y):
+        def step(x, n):
+            result = _scaled(x, n, y)
+            return result["value"], result["count"]
+
+        return lax.scan(step, x, np.arange(3, dtype=np.int32))
+
+    def with_gradients(f):
+        def run(x, y, ct):
+            value, pullback, count = jax.vjp(f, x, y, has_aux=True)
+            return value, count, pullback(ct)
+
+        return run
+
+    expected = repjax.reproducible(with_gradients(loop))(x, y, ct)
+    for way in (lambda f: f, jax.jit):
+        result = way(with_gradients(repjax.explicit.explicit(loop)))(x, y, ct)
+        assert_same_bits(result, expected)
+    plain = jax.jit(with_gradients(loop))(x, y, ct)
+    assert repjax.digest(plain) != repjax.digest(expected)
+
+
+def test_several_results_of_a_loop_that_are_one_value():
+    """Their cotangents are added at once, as in repjax.reproducible."""
+    x, w, ct = normal((3, 7)), normal((7, 7), 1) * np.float32(0.3), normal((3, 5, 3, 7), 2)
+
+    def loop(x, w):
+        def step(h, _):
+            h = jnp.tanh(h @ w)
+            return h, (h, h, h)
+
+        return jnp.stack(lax.scan(step, x, None, length=5)[1])
+
+    def gradients(f):
+        return lambda x, w, ct: jax.vjp(f, x, w)[1](ct)
+
+    expected = repjax.reproducible(gradients(loop))(x, w, ct)
+    assert_same_bits(jax.jit(gradients(repjax.explicit.explicit(loop)))(x, w, ct), expected)
 
 
 def test_derivative_of_lgamma_is_digamma_whose_own_is_polygamma():

@@ -809,6 +809,8 @@ def test_wrong_axes():
         repdl.sum(x, (0, -2))
 
 
-def test_not_inside_an_explicit_function():
-    with pytest.raises(repjax.RefusedError, match="custom_vjp inside an explicit"):
-        explicit(repdl.relu)(x)
+def test_inside_an_explicit_function():
+    """Orders and derivatives are RepDL's."""
+    call = (normal((3, 40)), normal((2, 40), 1), normal(2, 2)), normal((3, 2), 3)
+    expected, actual = (with_gradients(f)(*call) for f in (repdl.linear, explicit(repdl.linear)))
+    assert_same_bits(actual, expected)

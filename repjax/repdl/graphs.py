@@ -1,36 +1,4 @@
-"""The graphs of RepDL: layers, losses and Adam with the bits of that PyTorch library.
-
-RepDL (Xie, Zhang and Chen 2025, "RepDL: Bit-level Reproducible Deep Learning Training and
-Inference", https://github.com/microsoft/RepDL) makes training in PyTorch reproducible by the
-principles of repjax: correctly rounded operations in a stated order.  The functions here have its
-order, forward and backward, in PyTorch's layouts, so that a run in JAX can be checked against one
-in PyTorch bit for bit::
-
-    def loss(params, images, labels):
-        x = repdl.relu(repdl.conv2d(images, params["conv"], stride=2))
-        return repdl.cross_entropy(repdl.linear(x.reshape(len(x), -1), params["out"]), labels)
-
-    optimizer = repdl.adam(1e-3)
-
-**Notation.**  rn(v) is v rounded to float32.  Each operation of a graph below is rounded on its
-own, except for fma(a, b, c) = rn(a * b + c).  A *chain* over k of a[k] and b[k] is
-s = fma(a[k], b[k], s), k ascending from s = +0; a *sum* over k is s = rn(s + x[k]), k ascending
-from +0.  Over several axes k runs row-major, the last axis fastest.  f(n) is 1/n, rounded to
-float64 and then to float32; constants given as Python floats are rounded to float32.  The options
-``repjax_accumulation`` and ``repjax_contraction`` do not matter here.
-
-**Where the bits are RepDL's.**  Wherever all values that RepDL computes are finite and canonical
-(``docs/numerics.md``, section 1).  It keeps subnormals and -0, which are +0 here: compare with
-``x + 0.0`` there.  Three more differences: its logarithm is misrounded at five inputs
-(:func:`cross_entropy`); beside infinite weights or gradients, the padding of a convolution and
-the holes of its input gradient take part here, 0 * inf = NaN, and are left out there; and where a
-value is used in three places or more, the order in which their cotangents are added is JAX's,
-not PyTorch's.
-
-The functions work as those of :mod:`repjax.lax` do: eagerly, under ``jit``, ``vmap`` and
-``grad`` (reverse mode), inside ``repjax.reproducible`` and under the switch; but not inside
-functions made by ``repjax.explicit``, which refuses their derivatives.
-"""
+"""The functions of :mod:`repjax.repdl`, whose docstring has the notation."""
 
 from __future__ import annotations
 
