@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from repjax import environment, rewrite
+from repjax import environment, objects, rewrite
 from repjax.primitives.core.tables import check_orders, orders
 from repjax.tracing import Written, as_written, named, trace
 
@@ -18,36 +17,6 @@ _DIFFERENTIATED = (
     "of a reproducible function; put it outside: repjax.reproducible(jax.grad(f)) instead of "
     "jax.grad(repjax.reproducible(f))"
 )
-
-_OF_OBJECTS = (
-    "pass both of graph, state = nnx.split(object), begin with object = nnx.merge(graph, state), "
-    "return nnx.state(object), and call nnx.update(object, state) with it outside"
-)
-_OF_VARIABLES = "pass variable.get_value(), and variable.set_value(...) what is returned"
-
-
-def _refuse_objects(fn: Callable[..., Any], arguments: tuple[Any, Any]) -> None:
-    """Raise for objects of Flax NNX: what a function writes to them would be lost in silence.
-
-    JAX hands a function copies of them, so that what ``nnx.jit`` would carry out of it stays in
-    the copies.  An ``nnx.State`` is a tree of values like any other, whatever it is made of.
-    """
-    if (nnx := sys.modules.get("flax.nnx")) is None:
-        return  # there are no such objects, and importing it takes its time
-
-    def ends(x):
-        return isinstance(x, (nnx.Pytree, nnx.Variable, nnx.State, nnx.statelib.FlatState))
-
-    for (kind, *path), x in jax.tree_util.tree_leaves_with_path(arguments, is_leaf=ends):
-        if not isinstance(x, (nnx.Pytree, nnx.Variable)):
-            continue
-        place = ("args", "kwargs")[kind.idx] + jax.tree_util.keystr(path)
-        remedy = _OF_VARIABLES if isinstance(x, nnx.Variable) else _OF_OBJECTS
-        raise TypeError(
-            f"repjax.reproducible({getattr(fn, '__name__', fn)}): expected arrays, received an nnx "
-            f"object, {place} of type {type(x).__name__}, whose updates would be lost; {remedy}; "
-            "or use nnx.jit and repjax_enable instead"
-        )
 
 
 def reproducible(
@@ -98,23 +67,27 @@ def reproducible(
         )
     check_orders(accumulation, contraction)
 
-    @functools.wraps(fn)
-    def program(*args, **kwargs):
-        environment.check(jit_options.get("compiler_options"))
-        _refuse_objects(fn, (args, kwargs))
-        jaxpr, operands, rebuild = trace(fn, args, kwargs, accumulation, contraction)
+    def compiled(function, options):
+        """``function``, of trees of arrays, by ``jax.jit``."""
 
-        @jax.custom_jvp
-        def sealed(*arrays):
-            with orders(accumulation, contraction):
-                return rewrite.run(jaxpr, arrays)
+        @functools.wraps(function)
+        def program(*args, **kwargs):
+            environment.check(options.get("compiler_options"))
+            jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)
 
-        @sealed.defjvp
-        def refuse(primals, tangents):
-            raise TypeError(_DIFFERENTIATED)
+            @jax.custom_jvp
+            def sealed(*arrays):
+                with orders(accumulation, contraction):
+                    return rewrite.run(jaxpr, arrays)
 
-        if as_written.value:
-            sealed = named(sealed, Written(jaxpr, accumulation, contraction))
-        return rebuild(sealed(*operands))
+            @sealed.defjvp
+            def refuse(primals, tangents):
+                raise TypeError(_DIFFERENTIATED)
 
-    return jax.jit(program, **jit_options)
+            if as_written.value:
+                sealed = named(sealed, Written(jaxpr, accumulation, contraction))
+            return rebuild(sealed(*operands))
+
+        return jax.jit(program, **options)
+
+    return objects.with_objects(fn, compiled, jit_options)
