@@ -400,6 +400,25 @@ def test_inside_other_transformations():
     assert_same_bits(_values(layers), _values(others))
 
 
+def test_inside_scan():
+    (layers,), (others,) = _stack(), _stack()
+    call = repjax.reproducible(Layer.__call__)
+    through = nnx.scan(call, in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+    assert_same_bits(through(layers, X), repjax.reproducible(_through)(others))
+    assert_same_bits(_values(layers), _values(others))
+
+
+@pytest.mark.parametrize("mode", [nnx.set_graph_mode, nnx.set_graph_updates])
+def test_other_modes_of_flax(mode):
+    """Modules as trees; graphs whose structure does not change."""
+
+    def step(layer):
+        return layer(X), nnx.grad(lambda linear: jnp.sin(linear(X)).sum())(layer.linear)
+
+    with mode(False):
+        _compared(step, _layer)
+
+
 def test_derivatives_of_it_are_refused():
     (layer,) = _layer()
     with pytest.raises(TypeError, match="expected to be the outermost transformation"):
