@@ -80,7 +80,7 @@ def _explicit(function: _Callable[..., _Any]) -> _Callable[..., _Any]:
 
     @_functools.wraps(function)
     def twin(*args, **kwargs):
-        if not _objects.are_in((args, kwargs)):
+        if _objects.find((args, kwargs)) is None:
             return of_arrays(*args, **kwargs)
         with split.context():
             (trees, named), references = split.split(args, kwargs)

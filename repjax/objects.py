@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -31,39 +32,41 @@ _LEAVES: set[type] = set()
 def loaded() -> Any:
     """The module ``flax.nnx``; None where it has not been imported: there are no objects then."""
     nnx = sys.modules.get("flax.nnx")
-    return nnx if hasattr(nnx, "compat") else None  # which is what it imports last
+    if nnx is None or getattr(nnx.__spec__, "_initializing", False):
+        return None
+    return nnx
 
 
-def iterate(tree: Any) -> Iterable[Any]:
-    """The objects of NNX in a tree, which JAX could not flatten: they may hold themselves.
+def find(tree: Any) -> Any:
+    """An object of NNX in a tree, which JAX could not flatten, as it may hold itself; or None.
 
     A variable in an ``nnx.State`` is none: a state is a tree of values like any other.
     """
-    if (nnx := loaded()) is None:
-        return
-    left = [tree]
-    while left:
-        x = left.pop()
+    nnx = loaded()
+    return None if nnx is None else _find(nnx, (tree,))
+
+
+def _find(nnx: Any, children: Iterable[Any]) -> Any:
+    for x in children:
         kind = type(x)
         if kind in _LEAVES:
             continue
         if kind is dict:
-            left.extend(x.values())
+            found = _find(nnx, x.values())
         elif kind is tuple or kind is list:
-            left.extend(x)
+            found = _find(nnx, x)
         elif isinstance(x, (nnx.Pytree, nnx.Variable)):
-            yield x
+            return x
         elif isinstance(x, (nnx.State, nnx.statelib.FlatState)):
             continue
-        elif (children := _flatten_one_level(x)) is None:
+        elif (parts := _flatten_one_level(x)) is None:
             _LEAVES.add(kind)
+            continue
         else:
-            left.extend(children[0])
-
-
-def are_in(tree: Any) -> bool:
-    """Whether there are objects in a tree."""
-    return loaded() is not None and next(iter(iterate(tree)), None) is not None
+            found = _find(nnx, parts[0])
+        if found is not None:
+            return found
+    return None
 
 
 class _Held(NamedTuple):
@@ -229,7 +232,7 @@ def _check_static(fn: Callable[..., Any], options: dict[str, Any], args: Any, kw
     static = {f"args[{i}]": args[i] for i in numbers if -len(args) <= i < len(args)}
     static |= {f"kwargs[{name!r}]": kwargs[name] for name in names if name in kwargs}
     for place, value in static.items():
-        for x in iterate(value):
+        if (x := find(value)) is not None:
             raise TypeError(
                 f"repjax.reproducible({getattr(fn, '__name__', fn)}): expected an nnx object not "
                 f"to be a static argument, received {place} of type {type(x).__name__}, whose "
@@ -241,12 +244,11 @@ class _ObjectsReturned(Exception):
     """A function of arrays turned out to return objects."""
 
 
-def with_objects(
-    fn: Callable[..., Any],
-    compiled: Callable[[Callable[..., Any], dict[str, Any]], Any],
-    options: dict[str, Any],
-) -> Callable[..., Any]:
+class Jitted:
     """A function of arrays, or of objects of NNX, by one that compiles functions of arrays.
+
+    It is used as what ``jax.jit`` returns.  It is taken for one of arrays until it is given objects
+    or returns some.  (A class, since what wraps a function takes over the attributes that it has.)
 
     Args:
       fn: the function.
@@ -255,57 +257,74 @@ def with_objects(
       options: those of ``jax.jit``, for ``fn``.
     """
 
-    @functools.wraps(fn)
-    def of_arrays(*args, **kwargs):
-        result = fn(*args, **kwargs)
-        if are_in(result):
-            raise _ObjectsReturned
-        return result
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        compiled: Callable[[Callable[..., Any], dict[str, Any]], Any],
+        options: dict[str, Any],
+    ):
+        @functools.wraps(fn)
+        def of_arrays(*args, **kwargs):
+            result = fn(*args, **kwargs)
+            if find(result) is not None:
+                raise _ObjectsReturned
+            return result
 
-    plain = compiled(of_arrays, options)
-    split = Split(fn)
-    returned = False
+        functools.update_wrapper(self, fn, updated=())  # not what another of this class has
+        self._fn, self._compiled, self._options = fn, compiled, options
+        self._of_arrays = compiled(of_arrays, options)
+        self._split = Split(fn)
+        self._returns_objects = False
 
-    @functools.cache
-    def of_trees():
-        of_result = options.get("out_shardings")
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    @functools.cached_property
+    def _of_trees(self) -> Any:
+        of_result = self._options.get("out_shardings")
         shardings = {} if of_result is None else {"out_shardings": (None, of_result, None)}
-        return compiled(split.of_trees, {**options, **shardings})
+        return self._compiled(self._split.of_trees, {**self._options, **shardings})
 
-    def either(of_arrays, of_objects):
-        """A function that does the one or the other, whatever it is given or returns."""
+    def _either(self, of_arrays, of_objects, args, kwargs) -> Any:
+        if not self._returns_objects and find((args, kwargs)) is None:
+            try:
+                return of_arrays(*args, **kwargs)
+            except _ObjectsReturned:
+                self._returns_objects = True
+        _check_static(self._fn, self._options, args, kwargs)
+        return of_objects(args, kwargs)
 
-        def choose(*args, **kwargs):
-            nonlocal returned
-            if not (returned or are_in((args, kwargs))):
-                try:
-                    return of_arrays(*args, **kwargs)
-                except _ObjectsReturned:
-                    returned = True
-            _check_static(fn, options, args, kwargs)
-            return of_objects(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._either(self._of_arrays, self._on_objects, args, kwargs)
 
-        return choose
+    def _on_objects(self, args, kwargs):
+        return self._split.call(self._of_trees, args, kwargs)
 
-    def stage(name):
-        def method(*args, **kwargs):
-            with split.context():
-                (trees, named), _ = split.split(args, kwargs)
-                return _Stage(getattr(of_trees(), name)(*trees, **named), split)
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The lowered function for arguments, as of ``jax.jit``."""
+        return self._stage("lower", args, kwargs)
 
-        return either(getattr(plain, name), method)
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """The traced function for arguments, as of ``jax.jit``."""
+        return self._stage("trace", args, kwargs)
 
-    def eval_shape(*args, **kwargs):
-        return split.call(of_trees().eval_shape, *loaded().clone((args, kwargs)))
+    def _stage(self, name, args, kwargs):
+        def of_objects(args, kwargs):
+            with self._split.context():
+                (trees, named), _ = self._split.split(args, kwargs)
+                return _Stage(getattr(self._of_trees, name)(*trees, **named), self._split)
 
-    def clear_cache():
-        plain.clear_cache()
-        of_trees().clear_cache()
+        return self._either(getattr(self._of_arrays, name), of_objects, args, kwargs)
 
-    call = functools.wraps(fn)(
-        either(plain, lambda *args, **kwargs: split.call(of_trees(), args, kwargs))
-    )
-    call.lower, call.trace = stage("lower"), stage("trace")
-    call.eval_shape = either(plain.eval_shape, eval_shape)
-    call.clear_cache = clear_cache
-    return call
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and types of the result, as of ``jax.jit``; objects stay what they are."""
+
+        def of_objects(args, kwargs):
+            return self._split.call(self._of_trees.eval_shape, *loaded().clone((args, kwargs)))
+
+        return self._either(self._of_arrays.eval_shape, of_objects, args, kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what has been compiled."""
+        self._of_arrays.clear_cache()
+        self._of_trees.clear_cache()

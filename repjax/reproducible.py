@@ -26,7 +26,7 @@ def reproducible(
     contraction: str | None = None,
     **jit_options: Any,
 ) -> Callable[..., Any]:
-    """Make a function of arrays reproducible: the same bits everywhere.
+    """Make a function of arrays, or of objects of Flax NNX, reproducible: the same bits everywhere.
 
     Use it like ``jax.jit``, on the outermost function, such as a whole training step; what
     is inside may use any transformation::
@@ -38,7 +38,9 @@ def reproducible(
 
     The function is traced and compiled as by ``jax.jit``.  Each operation of the traced
     program, derivatives included, is replaced by its correctly rounded, fixed-order form
-    (``docs/numerics.md``).  Inputs are made canonical: subnormals and -0 become +0.
+    (``docs/numerics.md``).  Inputs are made canonical: subnormals and -0 become +0.  Objects of NNX
+    among the arguments, which the function may update, are updated as by ``nnx.jit``
+    (``docs/nnx.md``).
 
     Args:
       fn: the function; without it, a decorator is returned.
@@ -56,8 +58,8 @@ def reproducible(
     Raises:
       RefusedError: when called with arguments for which ``fn`` uses operations that have no
         reproducible form; it lists them all.
-      TypeError: when the result is differentiated, or called with objects of Flax NNX, whose
-        updates would be lost.
+      TypeError: when the result is differentiated, or objects of NNX are static arguments or
+        cannot be split.
       RuntimeError: when called in a process, or with compiler options, that change arithmetic
         (:mod:`repjax.environment`).
     """
@@ -90,4 +92,4 @@ def reproducible(
 
         return jax.jit(program, **options)
 
-    return objects.with_objects(fn, compiled, jit_options)
+    return objects.Jitted(fn, compiled, jit_options)

@@ -85,13 +85,14 @@ def _training():
 def test_training():
     """Parameters, statistics, counts and moments after each step, and what metrics compute."""
     ours, theirs, plain = _training(), _training(), _training()
-    step, compute = repjax.reproducible(_train_step), repjax.reproducible(lambda m: m.compute())
+    step, compute = (repjax.reproducible(f) for f in (_train_step, nnx.MultiMetric.compute))
+    theirs_step, theirs_compute = nnx.jit(_train_step), nnx.jit(nnx.MultiMetric.compute)
     before = _values(ours[0])
     for _ in range(3):
         result, metrics = step(*ours), compute(ours[2])
         with repjax.enabled():
-            expected, of_theirs = nnx.jit(_train_step)(*theirs), theirs[2].compute()
-        nnx.jit(_train_step)(*plain)
+            expected, of_theirs = theirs_step(*theirs), theirs_compute(theirs[2])
+        theirs_step(*plain)
         assert_same_bits((result, _values(ours)), (expected, _values(theirs)))
         for a, b in zip(*map(jax.tree.leaves, (metrics, of_theirs)), strict=True):
             assert_same_bits(a, b)
@@ -582,6 +583,21 @@ assert nnx is repjax.nnx is sys.modules["repjax.nnx"]
     subprocess.run([sys.executable, "-P", "-W", "error", "-c", program], check=True)
 
 
+def test_what_wraps_it_is_not_taken_for_it():
+    """JAX looks at a function's attributes."""
+    ours = repjax.reproducible(jnp.sin)
+    ours(X), ours.lower(X)
+    twice = functools.wraps(ours)(lambda x: 2 * ours(x))
+    assert_same_bits(repjax.reproducible(twice)(X), 2 * ours(X))
+    assert_same_bits(jax.jit(twice)(X), 2 * ours(X))
+    assert jax.make_jaxpr(twice)(X).jaxpr.eqns[-1].primitive.name == "mul"
+    scale, variable = repjax.reproducible(_scale), _variable()
+    scale(variable)
+    before = variable.get_value()
+    repjax.reproducible(scale, donate_argnums=0)(variable)
+    assert before.is_deleted()
+
+
 def test_functions_of_arrays_and_of_objects_at_once():
     """Each is compiled for itself, whichever came first."""
 
@@ -592,6 +608,13 @@ def test_functions_of_arrays_and_of_objects_at_once():
     expected = repjax.reproducible(jnp.sin)(X)
     for x in (X, nnx.Param(X), {"a": X}["a"], nnx.Param(X), X):
         assert_same_bits(sine(x), expected)
+
+
+def test_trees_that_hold_themselves_are_refused_as_by_jax():
+    tree = []
+    tree.append(tree)
+    with pytest.raises(RecursionError):
+        repjax.reproducible(lambda tree: None)({"a": tree})
 
 
 def test_names_and_types_of_arguments_stand_in_errors():
