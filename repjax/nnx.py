@@ -61,9 +61,7 @@ FUNCTIONS = (
     *("relu6", "selu", "sigmoid", "silu", "soft_sign", "softmax", "softplus", "standardize"),
     *("swish", "tanh"),
 )
-STATEFUL = {
-    **dict.fromkeys(("EMA", "ModelAndOptimizer", "Optimizer"), ("update",)),
-}
+STATEFUL = dict.fromkeys(("EMA", "ModelAndOptimizer", "Optimizer"), ("update",))
 METRICS = dict.fromkeys(("Accuracy", "Average", "MultiMetric", "Welford"), ("update", "compute"))
 #: Modules of Flax that hold what has a twin.
 _HIDDEN = ("nn", "optimizer", "training")
