@@ -2,13 +2,14 @@
 
 * :func:`reproducible` makes one function reproducible, such as a whole training step;
 * ``jax.config.update("repjax_enable", True)`` and :func:`enabled` make every program so;
-* :mod:`repjax.lax`, :mod:`repjax.numpy`, :mod:`repjax.nn` and :mod:`repjax.optim` are the
-  explicit way;
+* :mod:`repjax.lax`, :mod:`repjax.numpy`, :mod:`repjax.nn`, :mod:`repjax.nnx` and
+  :mod:`repjax.optim` are the explicit way;
 * :mod:`repjax.repdl` has the graphs of RepDL, a reproducible library for PyTorch;
 * :func:`digest` names the exact bits of a tree of arrays;
 * :func:`explain` shows why an element of a result has its bits.
 """
 
+import importlib as _importlib
 import pathlib as _pathlib
 
 _here = _pathlib.Path(__file__).parent
@@ -38,3 +39,10 @@ def explain(*args, **kwargs):
     from repjax.verify.explanation import explain
 
     return explain(*args, **kwargs)
+
+
+def __getattr__(name: str):
+    """``repjax.nnx``, which imports ``flax.nnx``, is imported when it is asked for."""
+    if name != "nnx":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _importlib.import_module("repjax.nnx")

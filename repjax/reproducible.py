@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from repjax import environment, rewrite
+from repjax import environment, objects, rewrite
 from repjax.primitives.core.tables import check_orders, orders
 from repjax.tracing import Written, as_written, named, trace
 
@@ -19,36 +18,6 @@ _DIFFERENTIATED = (
     "jax.grad(repjax.reproducible(f))"
 )
 
-_OF_OBJECTS = (
-    "pass both of graph, state = nnx.split(object), begin with object = nnx.merge(graph, state), "
-    "return nnx.state(object), and call nnx.update(object, state) with it outside"
-)
-_OF_VARIABLES = "pass variable.get_value(), and variable.set_value(...) what is returned"
-
-
-def _refuse_objects(fn: Callable[..., Any], arguments: tuple[Any, Any]) -> None:
-    """Raise for objects of Flax NNX: what a function writes to them would be lost in silence.
-
-    JAX hands a function copies of them, so that what ``nnx.jit`` would carry out of it stays in
-    the copies.  An ``nnx.State`` is a tree of values like any other, whatever it is made of.
-    """
-    if (nnx := sys.modules.get("flax.nnx")) is None:
-        return  # there are no such objects, and importing it takes its time
-
-    def ends(x):
-        return isinstance(x, (nnx.Pytree, nnx.Variable, nnx.State, nnx.statelib.FlatState))
-
-    for (kind, *path), x in jax.tree_util.tree_leaves_with_path(arguments, is_leaf=ends):
-        if not isinstance(x, (nnx.Pytree, nnx.Variable)):
-            continue
-        place = ("args", "kwargs")[kind.idx] + jax.tree_util.keystr(path)
-        remedy = _OF_VARIABLES if isinstance(x, nnx.Variable) else _OF_OBJECTS
-        raise TypeError(
-            f"repjax.reproducible({getattr(fn, '__name__', fn)}): expected arrays, received an nnx "
-            f"object, {place} of type {type(x).__name__}, whose updates would be lost; {remedy}; "
-            "or use nnx.jit and repjax_enable instead"
-        )
-
 
 def reproducible(
     fn: Callable[..., Any] | None = None,
@@ -57,7 +26,7 @@ def reproducible(
     contraction: str | None = None,
     **jit_options: Any,
 ) -> Callable[..., Any]:
-    """Make a function of arrays reproducible: the same bits everywhere.
+    """Make a function of arrays, or of objects of Flax NNX, reproducible: the same bits everywhere.
 
     Use it like ``jax.jit``, on the outermost function, such as a whole training step; what
     is inside may use any transformation::
@@ -69,7 +38,9 @@ def reproducible(
 
     The function is traced and compiled as by ``jax.jit``.  Each operation of the traced
     program, derivatives included, is replaced by its correctly rounded, fixed-order form
-    (``docs/numerics.md``).  Inputs are made canonical: subnormals and -0 become +0.
+    (``docs/numerics.md``).  Inputs are made canonical: subnormals and -0 become +0.  Objects of NNX
+    among the arguments, which the function may update, are updated as by ``nnx.jit``
+    (``docs/nnx.md``).
 
     Args:
       fn: the function; without it, a decorator is returned.
@@ -87,8 +58,8 @@ def reproducible(
     Raises:
       RefusedError: when called with arguments for which ``fn`` uses operations that have no
         reproducible form; it lists them all.
-      TypeError: when the result is differentiated, or called with objects of Flax NNX, whose
-        updates would be lost.
+      TypeError: when the result is differentiated, or objects of NNX are static arguments or
+        cannot be split.
       RuntimeError: when called in a process, or with compiler options, that change arithmetic
         (:mod:`repjax.environment`).
     """
@@ -98,23 +69,27 @@ def reproducible(
         )
     check_orders(accumulation, contraction)
 
-    @functools.wraps(fn)
-    def program(*args, **kwargs):
-        environment.check(jit_options.get("compiler_options"))
-        _refuse_objects(fn, (args, kwargs))
-        jaxpr, operands, rebuild = trace(fn, args, kwargs, accumulation, contraction)
+    def compiled(function, options):
+        """``function``, of trees of arrays, by ``jax.jit``."""
 
-        @jax.custom_jvp
-        def sealed(*arrays):
-            with orders(accumulation, contraction):
-                return rewrite.run(jaxpr, arrays)
+        @functools.wraps(function)
+        def program(*args, **kwargs):
+            environment.check(options.get("compiler_options"))
+            jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)
 
-        @sealed.defjvp
-        def refuse(primals, tangents):
-            raise TypeError(_DIFFERENTIATED)
+            @jax.custom_jvp
+            def sealed(*arrays):
+                with orders(accumulation, contraction):
+                    return rewrite.run(jaxpr, arrays)
 
-        if as_written.value:
-            sealed = named(sealed, Written(jaxpr, accumulation, contraction))
-        return rebuild(sealed(*operands))
+            @sealed.defjvp
+            def refuse(primals, tangents):
+                raise TypeError(_DIFFERENTIATED)
 
-    return jax.jit(program, **jit_options)
+            if as_written.value:
+                sealed = named(sealed, Written(jaxpr, accumulation, contraction))
+            return rebuild(sealed(*operands))
+
+        return jax.jit(program, **options)
+
+    return objects.Jitted(fn, compiled, jit_options)

@@ -84,6 +84,8 @@ SLOW = {
     "linalg::test_factors_of_rectangles_by_the_kernel",
     "linalg::test_kernels",
     "native::test_sums",
+    *(f"nnx_layers::test_layers[{name}]" for name in ("Bidirectional", "GRUCell", "LSTMCell")),
+    *(f"nnx_layers::test_layers[{name}]" for name in ("ConvTranspose", "LoRALinear", "SimpleCell")),
     "optax::test_all_are_covered",
     "options::test_other_options_change_no_bits",
     "options::test_the_precision_changes_no_bits",

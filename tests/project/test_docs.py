@@ -23,7 +23,7 @@ from repjax.primitives.operations.elementary import table as elementary
 NUMERICS = ROOT / "docs" / "numerics.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 #: Pages whose examples print digests.
-DIGESTS = [ROOT / "README.md", ROOT / "docs" / "repdl.md"]
+DIGESTS = [ROOT / "README.md", ROOT / "docs" / "nnx.md", ROOT / "docs" / "repdl.md"]
 #: Environments in which XLA computes as other machines would.
 MACHINES = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
 
