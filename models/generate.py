@@ -6,7 +6,8 @@ any number of slots, size of the cache and size of the chunks in which prompts a
 
     from repjax.models import generate
 
-    requests = [generate.Request([5, 3, 8], jax.random.key(seed), max_tokens=20) for seed in range(9)]
+    keys = [jax.random.key(seed) for seed in range(9)]
+    requests = [generate.Request([5, 3, 8], key, max_tokens=20) for key in keys]
     for completion in generate.complete(model, params, requests):
         print(completion.tokens, completion.log_probs)
 
@@ -16,9 +17,9 @@ any number of slots, size of the cache and size of the chunks in which prompts a
 Tokens are ranked by score, equal scores by the token's number; ``top_k`` keeps the first ones;
 ``top_p`` keeps of those, by the softmax of their scores, each one before which the probabilities
 add up to less than ``top_p``, until one is not kept.  The sum is ``cumsum`` over the ranked
-probabilities (``docs/numerics.md``, section 4).  To the scores of what is kept Gumbel noise is added
-(C. J. Maddison, D. Tarlow and T. Minka, "A* Sampling", NIPS 2014), whose key is the request's,
-folded by the position of the token that is drawn; the largest sum is the token, and of equal ones
+probabilities (``docs/numerics.md``, section 4).  Gumbel noise is added to the scores of what is
+kept (C. J. Maddison, D. Tarlow and T. Minka, "A* Sampling", NIPS 2014); its key is the request's,
+folded by the position of the token that is drawn.  The largest sum is the token, and of equal ones
 the smallest number.  A request whose prompt is another's prompt and first tokens therefore goes on
 as that one, under the same key.  Temperature 0 adds no noise.
 

@@ -173,8 +173,9 @@ class LanguageModel(nn.Module, kw_only=True):
                 (shape[0], *shape[2:]) != (tokens.shape[0], heads, features) for shape in shapes
             ):
                 raise ValueError(
-                    f"{name}: expected a cache of {self.depth} blocks of shape {expected}, received "
-                    f"{len(cache)} of {sorted(set(shapes))}; make it by make_cache of this model"
+                    f"{name}: expected a cache of {self.depth} blocks of shape {expected}, "
+                    f"received {len(cache)} of {sorted(set(shapes))}; make it by make_cache of "
+                    "this model"
                 )
         return positions.astype(jnp.int32)
 
