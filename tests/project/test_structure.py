@@ -18,6 +18,7 @@ from repjax.primitives.cpu import sources as native_sources
 
 #: Each layer may import those before it, and itself.
 LAYERS = [
+    "repjax.files",
     "repjax.primitives",
     "repjax.environment",
     "repjax.rules",
