@@ -2,7 +2,8 @@
 
 A request has a prompt, a key and what it wants; its tokens and their log-probabilities are a
 function of these and of the parameters.  They are the same alone or among others, in any slot, with
-any number of slots, size of the cache and size of the chunks in which prompts are read::
+any number of slots, any size of the cache, of the chunks in which prompts are read, and of the
+bursts in which tokens are drawn::
 
     from repjax.models import generate
 
@@ -191,8 +192,8 @@ def _kept(scores, top_k, top_p) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=16)
-def _steps(model: LanguageModel, jit: Callable[..., Any]) -> tuple[Callable, Callable]:
-    """The two functions that are compiled: a chunk of one prompt, and a token of every slot."""
+def _steps(model: LanguageModel, burst: int, jit: Callable[..., Any]) -> tuple[Callable, Callable]:
+    """The two functions that are compiled: a chunk of one prompt, and tokens of every slot."""
 
     def prefill(params, cache, slot, tokens, positions, last, choice):
         rows = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, slot, 1), cache)
@@ -206,9 +207,17 @@ def _steps(model: LanguageModel, jit: Callable[..., Any]) -> tuple[Callable, Cal
         following = jnp.take_along_axis(positions, last[:, None], axis=1)[:, 0] + 1
         return cache, *draw(logits[:, 0], positions=following, **choice)
 
-    def decode(params, cache, tokens, positions, choice):
-        logits, cache = model.apply(params, tokens[:, None], positions[:, None], cache)
-        return cache, *draw(logits[:, 0], positions=positions + 1, **choice)
+    def decode(params, cache, tokens, positions, wanted, choice):
+        def one(carry, i):
+            cache, tokens, positions = carry
+            # Who has all that is wanted is padding for the rest of the burst.
+            at = jnp.where(i < wanted, positions, -1)
+            logits, cache = model.apply(params, tokens[:, None], at[:, None], cache)
+            tokens, log_probs = draw(logits[:, 0], positions=positions + 1, **choice)
+            return (cache, tokens, positions + 1), (tokens, log_probs)
+
+        (cache, *_), drawn = lax.scan(one, (cache, tokens, positions), jnp.arange(burst))
+        return cache, *drawn
 
     return jit(prefill, donate_argnums=1), jit(decode, donate_argnums=1)
 
@@ -241,9 +250,9 @@ class _Served:
 class Sampler:
     """Serves requests that come and go, in slots: continuous batching.
 
-    A :meth:`step` reads one chunk of one prompt, of the request that came first, and draws a token
-    for every request whose prompt is read.  Prompts are padded to whole chunks, and empty slots are
-    computed like others; each of the two programs is compiled once.
+    A :meth:`step` reads one chunk of one prompt, of the request that came first, and draws some
+    tokens, a burst, for every request whose prompt is read.  Prompts are padded to whole chunks,
+    and empty slots are computed like others; each of the two programs is compiled once.
 
     Args:
       model: a `GPT` or `Llama`.
@@ -252,6 +261,9 @@ class Sampler:
       size: places of the cache in each slot, for prompt and completion; the model's positions
         without it.
       chunk: tokens of a prompt that are read at a time.
+      burst: tokens that are drawn at a time.  More of them cost less each, since what a call costs,
+        such as a look at all parameters, is shared; a request that ends leaves its slot empty up to
+        the end of the burst.
       jit: what compiles, ``repjax.reproducible`` unless something is to be compared with it.
     """
 
@@ -263,9 +275,10 @@ class Sampler:
         slots: int = 8,
         size: int | None = None,
         chunk: int = 64,
+        burst: int = 8,
         jit: Callable[..., Any] = reproducible,
     ):
-        for name, value in (("slots", slots), ("chunk", chunk)):
+        for name, value in (("slots", slots), ("chunk", chunk), ("burst", burst)):
             if not _is_count(value):
                 raise ValueError(
                     f"Sampler: expected {name} to be a positive integer, received {value!r}; "
@@ -274,8 +287,8 @@ class Sampler:
         self._model, self._params = model, params
         self._size = model.positions if size is None else size
         self._cache: Cache = model.make_cache(slots, self._size)
-        self._chunk = chunk
-        self._prefill, self._decode = _steps(model, jit)
+        self._chunk, self._burst = chunk, burst
+        self._prefill, self._decode = _steps(model, burst, jit)
         self._slots: list[_Served | None] = [None] * slots
         self._waiting: collections.deque[_Served] = collections.deque()
         self._count = 0
@@ -370,8 +383,9 @@ class Sampler:
             self._take(slot, np.asarray(token)[0], np.asarray(log_prob)[0], done)
 
     def _draw(self, done: dict[int, Completion]) -> None:
-        tokens = np.zeros(len(self._slots), np.int32)
-        positions = np.full(len(self._slots), -1, np.int32)
+        slots = len(self._slots)
+        tokens, wanted = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
+        positions = np.full(slots, -1, np.int32)
         drawing = [slot for slot, served in enumerate(self._slots) if served and served.tokens]
         if not drawing:
             return
@@ -379,12 +393,17 @@ class Sampler:
             served = self._slots[slot]
             tokens[slot] = served.tokens[-1]
             positions[slot] = len(served.request.prompt) + len(served.tokens) - 1
+            wanted[slot] = min(self._burst, served.request.max_tokens - len(served.tokens))
+        choice = {name: values.copy() for name, values in self._choice.items()}
         self._cache, *drawn = self._decode(
-            self._params, self._cache, tokens, positions, dict(self._choice)
+            self._params, self._cache, tokens, positions, wanted, choice
         )
-        drawn_tokens, log_probs = map(np.asarray, drawn)
+        drawn_tokens, log_probs = map(np.asarray, drawn)  # (burst, slots)
         for slot in drawing:
-            self._take(slot, drawn_tokens[slot], log_probs[slot], done)
+            for i in range(wanted[slot]):
+                self._take(slot, drawn_tokens[i, slot], log_probs[i, slot], done)
+                if self._slots[slot] is None:
+                    break  # what comes after a stop token is nobody's
 
     def _take(self, slot: int, token, log_prob, done: dict[int, Completion]) -> None:
         served = self._slots[slot]

@@ -1,7 +1,7 @@
 """Random schedules of requests, and whether each sequence has one set of bits in all of them.
 
 A *schedule* is some requests, when they come, which of them are cancelled, and the sampler that
-serves them: its slots, the size of its cache, the chunks of its prompts.  Each request is also
+serves them: its slots, the size of its cache, its chunks and bursts.  Each request is also
 served alone, by another sampler, and a trainer computes the log-probabilities of all sequences,
 packed into rows with padding anywhere, inside of ``value_and_grad``.
 """
@@ -30,9 +30,9 @@ MODELS: dict[str, LanguageModel] = {
     "gpt-bfloat16": _GPT.copy(dtype=jnp.bfloat16),
     "llama-bfloat16": _LLAMA.copy(dtype=jnp.bfloat16, tied=True),
 }
-#: Slots, size and chunk of samplers; those of the one that serves a request alone.
-SAMPLERS = [(2, 24, 5), (5, 40, 3), (3, 64, 1), (5, 24, 16), (1, 33, 2)]
-ALONE = (1, 64, 7)
+#: Slots, size, chunk and burst of samplers; those of the one that serves a request alone.
+SAMPLERS = [(2, 24, 5, 2), (5, 40, 3, 1), (3, 64, 1, 8), (5, 24, 16, 3), (1, 33, 2, 4)]
+ALONE = (1, 64, 7, 1)
 LONGEST = 12  # prompts and completions: together they fit into the smallest cache
 ROWS, LENGTH = 4, 48  # of the trainer's batch
 
@@ -56,6 +56,7 @@ class Schedule:
     slots: int
     size: int
     chunk: int
+    burst: int
 
 
 def schedule(seed: int, vocabulary: int, samplers=SAMPLERS) -> Schedule:
@@ -73,14 +74,22 @@ def schedule(seed: int, vocabulary: int, samplers=SAMPLERS) -> Schedule:
         )
         for _ in range(count)
     ]
-    come = sorted(map(int, rng.integers(0, 16, count)))
-    cancelled = {int(rng.integers(count)): int(rng.integers(4, 16))} if rng.random() < 0.3 else {}
+    come = sorted(map(int, rng.integers(0, 12, count)))
+    cancelled = {int(rng.integers(count)): int(rng.integers(2, 12))} if rng.random() < 0.3 else {}
     return Schedule(requests, come, cancelled, *samplers[rng.integers(len(samplers))])
 
 
 def serve(model, params, plan: Schedule, jit) -> dict[int, Completion]:
     """The completions of the requests that were not cancelled, by their places in the schedule."""
-    sampler = Sampler(model, params, slots=plan.slots, size=plan.size, chunk=plan.chunk, jit=jit)
+    sampler = Sampler(
+        model,
+        params,
+        slots=plan.slots,
+        size=plan.size,
+        chunk=plan.chunk,
+        burst=plan.burst,
+        jit=jit,
+    )
     places: dict[int, int] = {}
     done: dict[int, Completion] = {}
     step = 0
@@ -97,8 +106,8 @@ def serve(model, params, plan: Schedule, jit) -> dict[int, Completion]:
 
 
 def alone(model, params, request: Request, jit) -> Completion:
-    slots, size, chunk = ALONE
-    sampler = Sampler(model, params, slots=slots, size=size, chunk=chunk, jit=jit)
+    slots, size, chunk, burst = ALONE
+    sampler = Sampler(model, params, slots=slots, size=size, chunk=chunk, burst=burst, jit=jit)
     sampler.submit(request)
     while sampler.busy:
         if done := sampler.step():

@@ -20,7 +20,7 @@ LLAMA = sequences.MODELS["llama-float32"]
 GPT_ = sequences.MODELS["gpt-float32"]
 KEY = jax.random.key(3)
 #: Two beside the one that serves a request alone: each is two programs to compile.
-FEW = [(5, 40, 3), (2, 24, 16)]
+FEW = [(5, 40, 3, 3), (2, 24, 16, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,9 @@ def test_what_others_keep_does_not_show():
 
 
 def _complete(params, request, **options):
-    (completion,) = generate.complete(LLAMA, params, [request], **{"slots": 2, **options})
+    (completion,) = generate.complete(
+        LLAMA, params, [request], **{"slots": 2, "burst": 3, **options}
+    )
     return completion
 
 
@@ -199,7 +201,7 @@ def test_stop_tokens_end_a_completion_and_are_part_of_it(params):
 def test_nothing_of_an_earlier_request_is_left(params):
     request = Request([5, 3, 8], KEY, max_tokens=6)
     expected = _complete(params, request, size=24, chunk=5)
-    sampler = Sampler(LLAMA, params, slots=2, size=24, chunk=5)
+    sampler = Sampler(LLAMA, params, slots=2, size=24, chunk=5, burst=3)
     sampler._cache = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), sampler._cache)
     sampler.submit(request)
     done = {}
@@ -240,7 +242,7 @@ def test_requests_that_cannot_be(change, error, message):
 
 
 def test_requests_that_do_not_fit(params):
-    sampler = Sampler(LLAMA, params, slots=2, size=24, chunk=5)
+    sampler = Sampler(LLAMA, params, slots=2, size=24, chunk=5, burst=3)
     for token in (61, -1):
         with pytest.raises(ValueError, match=f"expected tokens from 0 to 60, received {token}"):
             sampler.submit(Request([3, token], KEY, max_tokens=3))
@@ -251,7 +253,7 @@ def test_requests_that_do_not_fit(params):
     assert not sampler.busy
     with pytest.raises(KeyError, match="expected the number of a request that waits or is served"):
         sampler.cancel(number)
-    for options in ({"slots": 0}, {"chunk": 2.5}):
+    for options in ({"slots": 0}, {"chunk": 2.5}, {"burst": -1}):
         with pytest.raises(ValueError, match="to be a positive integer"):
             Sampler(LLAMA, params, **options)
     with pytest.raises(ValueError, match=r"make_cache: expected .* 64 positions, received batch 8"):
