@@ -33,7 +33,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -82,8 +81,8 @@ class Request:
         _check_key(self.key)
         _check(_is_count(self.max_tokens), "max_tokens", "a positive integer", self.max_tokens)
         t = self.temperature
-        valid = _is_number(t) and math.isfinite(t) and t >= 0
-        _check(valid, "temperature", "a finite number of at least 0", t)
+        valid = _is_number(t) and 0 <= t <= np.finfo(np.float32).max
+        _check(valid, "temperature", "a float32 number of at least 0", t)
         valid = self.top_k is None or _is_count(self.top_k)
         _check(valid, "top_k", "a positive integer or None", self.top_k)
         _check(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)

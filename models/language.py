@@ -120,7 +120,8 @@ class LanguageModel(nn.Module, kw_only=True):
         """The logits of the token after each one, and the cache with these tokens in it.
 
         Args:
-          tokens: integers (batch, length) from 0 to ``vocabulary - 1``; others give NaN.
+          tokens: integers (batch, length) from 0 to ``vocabulary - 1``; others give NaN, as a
+            GPT's positions beyond the model's do.
           positions: int32 (batch, length); 0, 1, ... in each row without it.  A row may hold
             several documents one after the other, each beginning with position 0: tokens see their
             own document.  Tokens at position -1 are padding: no token sees them, no cache keeps
