@@ -14,12 +14,10 @@ Nothing is pickled, and the same tree and metadata give the same file.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
 import urllib.parse
 import zipfile
 
@@ -27,6 +25,7 @@ import jax
 import numpy as np
 
 from repjax.digests import digest, leaves, names, show
+from repjax.files import replacing as replacing
 
 _FORMAT = "repjax checkpoint"
 _VERSION = 1
@@ -179,32 +178,6 @@ def _write(archive, name, write):
     member.create_system = 3
     with archive.open(member, "w", force_zip64=True) as file:
         write(file)
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """A new binary file that takes the place of `path` if the block succeeds."""
-    target = os.path.realpath(os.fspath(path))  # through a symbolic link, not over it
-    folder, name = os.path.split(target)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "expected a folder to write into, found none", folder)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "x+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    if os.name == "posix":  # make the renaming itself durable
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 # Reading.

@@ -18,7 +18,7 @@ from jax import lax
 import repjax
 from helpers import networks
 from helpers.paths import DATA
-from repjax.models import LeNet1, LeNet5
+from repjax.models import GPT, LeNet1, LeNet5, Llama, generate, log_probs
 
 GOLDENS = DATA / "goldens.json"
 
@@ -461,6 +461,38 @@ def train_graph():
     return _network("graphsage")
 
 
+def language_models():
+    """Of each model a step of training on some documents, and 16 tokens that it then draws."""
+    sizes = {"vocabulary": 40, "positions": 32, "width": 16, "depth": 2, "heads": 4}
+    models = {
+        "gpt": GPT(**sizes),
+        "llama": Llama(**sizes, hidden=24, key_heads=2, dtype=jax.numpy.bfloat16),
+    }
+    tokens = np.arange(36, dtype=np.int32).reshape(3, 12) * 7 % 40
+    positions = np.stack([np.arange(12), np.arange(12) % 7, np.arange(-1, 11)]).astype(np.int32)
+    optimizer = optax.adamw(1e-2)
+    results = {}
+    for name, model in models.items():
+
+        @repjax.reproducible
+        def train(key, model=model):
+            params = model.init(key, tokens)
+            loss, gradients = jax.value_and_grad(
+                lambda params: -log_probs(model, params, tokens, positions).mean()
+            )(params)
+            updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+            return loss, optax.apply_updates(params, updates)
+
+        loss, params = train(jax.random.key(7))
+        requests = [
+            generate.Request([3, 10, 17], jax.random.key(1), 16, temperature=0.8, top_p=0.9),
+            generate.Request([38], jax.random.key(2), 16, top_k=9),
+        ]
+        done = generate.complete(model, params, requests, slots=2, size=20, chunk=4)
+        results[name] = loss, params, [(x.tokens, x.log_probs) for x in done]
+    return results
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (
@@ -491,6 +523,7 @@ PROGRAMS = {
         train_transformer,
         train_recurrent,
         train_graph,
+        language_models,
     )
 }
 #: Networks of helpers/networks.py whose training is a golden.

@@ -19,6 +19,7 @@ from repjax.primitives.cpu import sources as native_sources
 #: Each layer may import those before it, and itself.
 LAYERS = [
     "repjax._version",
+    "repjax.files",
     "repjax.primitives",
     "repjax.environment",
     "repjax.rules",
