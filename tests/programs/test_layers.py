@@ -632,7 +632,9 @@ def test_a_module_with_refused_operations_names_them():
     assert "approx_top_k has no reproducible form" in text and "float8" in text
 
 
-@pytest.mark.parametrize("given", [3, int, jnp.tanh, {"a": linen.Dense(2)}], ids=str)
+@pytest.mark.parametrize(
+    "given", [3, int, jnp.tanh, {"a": linen.Dense(2)}], ids=["number", "type", "function", "tree"]
+)
 def test_what_is_no_module(given):
     with pytest.raises(TypeError, match=r"^repjax\.nn\.convert: expected a flax.linen Module.*; "):
         nn.convert(given)
