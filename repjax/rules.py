@@ -58,9 +58,8 @@ def _custom_vjp(context: Context, operands, params):
     def parted(values):
         """Those with cotangents, and the others."""
         floats = [is_inexact(jax.typeof(x)) for x in values]
-        return (
-            [x for x, f in zip(values, floats, strict=True) if f is kind] for kind in (True, False)
-        )
+        pairs = list(zip(values, floats, strict=True))
+        return [x for x, f in pairs if f], [x for x, f in pairs if not f]
 
     def joined(floats, others, like):
         floats, others = iter(floats), iter(others)
@@ -94,7 +93,8 @@ def _custom_vjp(context: Context, operands, params):
 
     def backward(pullback, cotangents):
         types = [v.aval for v in equation.outvars]
-        given = [ct for ct, aval in zip(cotangents, types, strict=True) if is_inexact(aval)]
+        pairs = zip(cotangents, types, strict=True)  # JAX may have added the cotangents
+        given = [canonicalize(ct) for ct, aval in pairs if is_inexact(aval)]
         leaves, structure = jax.tree.flatten((pullback, given))
 
         def pull(*leaves):
