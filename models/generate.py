@@ -81,7 +81,7 @@ class Request:
         _check_key(self.key)
         _check(_is_count(self.max_tokens), "max_tokens", "a positive integer", self.max_tokens)
         t = self.temperature
-        valid = _is_number(t) and 0 <= t <= np.finfo(np.float32).max
+        valid = _is_number(t) and 0 <= t <= float(np.finfo(np.float32).max)
         _check(valid, "temperature", "a float32 number of at least 0", t)
         valid = self.top_k is None or _is_count(self.top_k)
         _check(valid, "top_k", "a positive integer or None", self.top_k)
