@@ -358,6 +358,7 @@ def add_command(commands) -> None:
         "and compare the results with goldens made on CPU. A product comes first, trainings last. "
         "Exit status: 0 if all bits are the same, 1 if not, 2 if the request cannot be met, or "
         "cases are left that did not run.",
+        epilog="example: repjax conformance --output results --minutes 10",
     )
     parser.add_argument(
         "--smoke", action="store_true", help="only the device, its kernels, and one product"

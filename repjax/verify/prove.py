@@ -446,6 +446,7 @@ def add_command(commands) -> None:
         description="Compare the compiled repjax.lax.FUNCTION with an oracle for all 2**32 inputs "
         "and write a certificate. Exit status: 0 if all results are right, 1 if not, 2 if the "
         "request cannot be met.",
+        epilog="example: repjax prove exp log --isa AVX512 SSE4_2",
     )
     parser.add_argument("functions", nargs="*", metavar="FUNCTION", help=", ".join(available()))
     parser.add_argument("--all", action="store_true", help="every function")
