@@ -15,7 +15,10 @@ docs/contributing.md.
 
 from __future__ import annotations
 
+import jax
 import pytest
+
+import repjax  # noqa: F401 - which makes the option
 
 # Their assertions say what was compared, as those of tests do.
 pytest.register_assert_rewrite("helpers")
@@ -58,12 +61,15 @@ SLOW = {
     "front::test_initialisation",
     "fuzz::test_random_programs_have_one_set_of_bits",
     "gpu_benchmark::test_smoke_run",
+    "guideline::test_the_commands_print_what_the_page_says",
     "gpu_kernels::test_convolution_and_its_gradients",
     "groups::test_sums_of_computed_terms",
     "halves::test_every_function_on_a_cpu_without_float16",
     "integers::test_convolutions",
     "language_example::test_a_resumed_run_goes_on_bit_for_bit",
+    "language_example::test_modes_agree",
     "language_example::test_the_golden_output_on_another_machine",
+    "language_models::test_random_schedules[llama-bfloat16]",
     "language_models::test_remat_changes_no_bits",
     "layers::test_layers_are_the_stock_layers_made_reproducible[Bidirectional]",
     "layers::test_modules_of_every_structure[class made by nn.remat]",
@@ -123,3 +129,12 @@ def pytest_collection_modifyitems(items) -> None:
             if not names.isdisjoint((file, name, name.partition("[")[0])):
                 item.add_marker(mark)
     items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
+
+
+@pytest.fixture(autouse=True)
+def switched_off_again():
+    """What one test switches on would be on in all that follow in its process."""
+    yield
+    if jax.config.read("repjax_enable"):
+        jax.config.update("repjax_enable", False)
+        pytest.fail("expected repjax_enable to be off after the test, received on")
