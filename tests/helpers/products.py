@@ -157,17 +157,6 @@ CONVOLUTIONS = {
 }
 
 
-PARAMETERS = (
-    "window_strides",
-    "padding",
-    "lhs_dilation",
-    "rhs_dilation",
-    "dimension_numbers",
-    "feature_group_count",
-    "batch_group_count",
-)
-
-
 def stock(lhs, rhs, parameters):
     n = lhs.ndim - 2
     filled = {"window_strides": (1,) * n, "padding": ((0, 0),) * n, **parameters}
@@ -182,7 +171,7 @@ def equations(function, *operands):
         for e in jaxpr.eqns:
             if e.primitive is lax.conv_general_dilated_p:
                 shapes = [v.aval.shape for v in e.invars]
-                found.append((*shapes, {k: e.params[k] for k in PARAMETERS}))
+                found.append((*shapes, {k: e.params[k] for k in reference.products.GEOMETRY}))
             for inner in e.params.values():
                 if hasattr(inner, "jaxpr"):
                     walk(inner.jaxpr)
