@@ -58,7 +58,7 @@ DOCUMENTED = ("ragged_dot_general expected group_sizes of one dimension",)
 #: Functions that versions of JAX state as other graphs, or their derivatives, beside those that
 #: tests/library.py lists; and conditionals, whose second derivatives differ (docs/numerics.md,
 #: sections 9 and 12).
-OF_A_VERSION = ("jnp.i0", "jnp.ldexp", "jnp.polyval", "lax.igamma", "lax.igammac")
+OF_A_VERSION = ("jnp.frexp", "jnp.i0", "jnp.ldexp", "jnp.polyval", "lax.igamma", "lax.igammac")
 CONDITIONAL = re.compile(r"\blax\.(cond|switch)\b")
 #: Functions with derivatives of their own, whose second derivatives inside a scan differ, too.
 CUSTOM = re.compile(r"\.(softplus|relu6?|log_sigmoid|mish|logaddexp2?)\b|\bcumlogsumexp\b")
