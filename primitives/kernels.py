@@ -7,6 +7,7 @@ is not in the list, or its kernel is not there, XLA compiles the body.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.tables import KERNELS, Kernel
 from repjax.primitives.cpu import bodies, groups, library, linalg, products, rows, scatter, sums
+from repjax.primitives.fusion.entries import in_entries, raw_dot_general_p
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
@@ -47,6 +49,7 @@ _OF_XLA = {
 #: The C++ library, on parts of sharded operands too.
 _IN_PARTS = {
     dot_general_p: products.kernel("dot_general"),
+    raw_dot_general_p: products.kernel("dot_general"),
     conv_general_dilated_p: products.kernel("conv_general_dilated"),
     reductions.reduce_sum_p: sums.reduce_sum,
     extrema.reduce_max_p: sums.reduce_max,
@@ -142,4 +145,8 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
         kernels = GPU if gpu.ROWS else None
     else:
         kernels = groups.CPU if are_known and library.available() else None
-    return list(function(*operands)) if kernels is None else fuse(function, kernels, *operands)
+    if kernels is None:
+        return list(function(*operands))
+    if kernels.reads_raw:
+        function = functools.partial(in_entries, function)
+    return fuse(function, kernels, *operands)

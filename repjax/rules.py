@@ -16,7 +16,13 @@ from jax.extend.core import primitives as stock
 
 import repjax.primitives  # noqa: F401  (registers the rules of the numerics)
 from repjax.primitives.core.interpret import interpret, interpret_closed, program
-from repjax.primitives.core.programs import bind_equation, is_explicit, open_jaxpr, struct
+from repjax.primitives.core.programs import (
+    bind_equation,
+    carried,
+    is_explicit,
+    open_jaxpr,
+    struct,
+)
 from repjax.primitives.core.tables import (
     COMPLEX,
     NOT_DIFFERENTIABLE,
@@ -259,14 +265,6 @@ def _check_formats(context: Context, first, second) -> None:
             "iterations or branches, received some that are computed from Python numbers in one of "
             f"them, and so are float32 there; convert them with .astype('float32'), {TURN_X64_OFF}"
         )
-
-
-def carried(params) -> tuple[int, int]:
-    """The numbers of constants of a scan, its first operands, and of what it carries, the next."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    first, count = (len(tree) for tree in params["ft_in"].unpack()[:2])  # from 0.11 on
-    return first, count
 
 
 @rule("scan", structural=True)

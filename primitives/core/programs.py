@@ -56,3 +56,11 @@ def sharded_struct(aval) -> jax.ShapeDtypeStruct:
 
 def struct_of(x) -> jax.ShapeDtypeStruct:
     return struct(jax.typeof(x))
+
+
+def carried(params) -> tuple[int, int]:
+    """The numbers of constants of a scan, its first operands, and of what it carries, the next."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    first, count = (len(tree) for tree in params["ft_in"].unpack()[:2])  # from 0.11 on
+    return first, count

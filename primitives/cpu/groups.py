@@ -23,6 +23,7 @@ CPU = Kernels(
     is_reduction=rows.is_reduction,
     pays=rows.pays,
     is_long=lambda equation: equation.primitive.name in _LONG,
+    reads_raw=True,
     large=library.LARGE,
 )
 

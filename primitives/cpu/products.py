@@ -49,12 +49,15 @@ def _steps(grids: problems.Problem, name: str, i: int, kinds) -> list[int]:
     return [inner * (sizes[kind] if name == "g" else int(name == kind)) for kind in kinds]
 
 
-def _chains(lhs, rhs, shape, *parts):
-    """The array of ``shape`` that the problems ``parts`` fill with chains of float32."""
+def _chains(lhs, rhs, shape, *parts, raw=(False, False)):
+    """The array of ``shape`` that the problems ``parts`` fill with chains of float32.
+
+    ``raw``: which operands the kernel makes canonical as it reads them.
+    """
     if 0 in shape:
         return lax.full(shape, 0, np.float32)
     call = jax.ffi.ffi_call("repjax_product", jax.ShapeDtypeStruct(shape, np.float32))
-    return call(lhs, rhs, problems=_flat(map(_encode, parts)))
+    return call(lhs, rhs, problems=_flat(map(_encode, parts)), raw=np.int64(raw[0] + 2 * raw[1]))
 
 
 def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
@@ -107,11 +110,11 @@ def _flat(lists) -> np.ndarray:
     return np.asarray([*itertools.chain(*lists)], np.int64)
 
 
-def dot_general(lhs, rhs, *, dimension_numbers):
+def dot_general(lhs, rhs, *, dimension_numbers, raw=(False, False)):
     """``sequential.dot_general_body`` by the kernel."""
     check_float32("dot_general", lhs, rhs)
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
-    return _chains(lhs, rhs, shape, problem)
+    return _chains(lhs, rhs, shape, problem, raw=raw)
 
 
 def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None):

@@ -435,8 +435,8 @@ _LONG = 32
 _CALLS = frozenset(
     PREFIX + name
     for name in (
-        *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_max", "reduce_min"),
-        "rows",
+        *("dot_general", "raw_dot_general", "conv_general_dilated", "rows"),
+        *("reduce_sum", "reduce_max", "reduce_min"),
     )
 )
 

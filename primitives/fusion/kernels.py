@@ -18,6 +18,7 @@ class Kernels:
       pays: of the equations of a row group, and of what gives the makers of one, whether a kernel
         is faster than XLA.
       is_long: whether an elementwise equation takes as long as many additions.
+      reads_raw: whether products take operands that are not canonical.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.
     """
@@ -27,4 +28,5 @@ class Kernels:
     is_reduction: Callable[[Any, int, int], bool]
     pays: Callable[[list[Any], Callable[[Any], list[Any]]], bool] = lambda equations, makers: True
     is_long: Callable[[Any], bool] = lambda equation: False
+    reads_raw: bool = False
     large: int | None = None

@@ -16,10 +16,9 @@ from jax import lax
 from jax.extend.core import Literal
 
 from repjax.digests import digest
-from repjax.primitives.core.programs import bind_equation, open_jaxpr
+from repjax.primitives.core.programs import bind_equation, carried, open_jaxpr
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.fusion.rows import Rows
-from repjax.rules import carried
 
 #: Elements of an operand that are reported, at most; of more, the digest.
 MOST = 1 << 14

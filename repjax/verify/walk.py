@@ -21,9 +21,8 @@ from jax.extend.core import Literal
 from repjax import config
 from repjax.digests import names, show
 from repjax.primitives.core.jax_internals import discharge_state
-from repjax.primitives.core.programs import bind_equation, open_jaxpr
+from repjax.primitives.core.programs import bind_equation, carried, open_jaxpr
 from repjax.primitives.core.values import canonicalize
-from repjax.rules import carried
 from repjax.tracing import as_written, written_program
 
 #: Calls that are equations of the program: where their jaxpr is.

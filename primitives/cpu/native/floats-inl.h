@@ -17,8 +17,71 @@ static inline void end(float* to, Vector s, bool, bool last) {
 
 #include "fma_tiles-inl.h"
 
+// The vectors are parts of kStep elements each: of the pairs of parts that are in the same place, the
+// first ones, or the second ones.
+template <int kStep, bool second, int... kAt>
+static inline Vector pairs(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+#define FROM (kAt & kStep ? kLanes + kAt - (second ? 0 : kStep) : kAt + (second ? kStep : 0))
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, FROM...);
+#else
+  return __builtin_shuffle(a, b, Bits{FROM...});
+#endif
+#undef FROM
+}
+
+// Exchanges the rows and the columns of a square: of its halves, of theirs, and so on.
+template <int kStep = kLanes / 2>
+static inline void transpose(Vector (&x)[kLanes]) {
+  if constexpr (kStep > 0) {
+    const std::make_integer_sequence<int, kLanes> all;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kStep) continue;
+      const Vector a = x[i], b = x[i + kStep];
+      x[i] = pairs<kStep, false>(a, b, all);
+      x[i + kStep] = pairs<kStep, true>(a, b, all);
+    }
+    transpose<kStep / 2>(x);
+  }
+}
+
+// What a product makes of elements: raw ones that are subnormal are zeros.  It need not know the sign
+// of a zero, nor which NaN is one.
+template <bool raw>
+static inline Vector factor(Vector x) {
+  return raw ? as<Vector>(flush(x)) : x;
+}
+template <bool raw>
+static inline float factor(float x) {
+  return raw && __builtin_fabsf(x) < 0x1p-126f ? 0 : x;
+}
+
+// to[0 : count] = from[0 : count]
+template <bool raw>
+static inline void copy(const float* from, int64_t count, float* to) {
+  int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) {
+    __builtin_prefetch(from + j + 4 * kLanes);
+    store(to + j, factor<raw>(load(from + j)));
+  }
+  for (; j < count; ++j) to[j] = factor<raw>(from[j]);
+}
+
+// x[l][j] = from[b[j] + l]
+template <bool raw>
+static inline void load_square(const float* from, const int64_t* b, Vector (&x)[kLanes]) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) {
+    __builtin_prefetch(from + b[j] + 4 * kLanes);
+    x[j] = factor<raw>(load(from + b[j]));
+  }
+  transpose(x);
+}
+
 // to[i * width + j] = from[a[i] + b[j]], 0 from `columns` to the width: a panel of an operand, the
 // columns of a row together.
+template <bool raw>
 static void pack(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                  int64_t columns, float* to, int64_t width) {
   if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
@@ -29,27 +92,68 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
       for (end = begin + 1; end < columns && b[end] == b[end - 1] + 1;) ++end;
       const float* const x = from + b[begin];
       for (int64_t i = 0; i < rows; ++i) {
-        float* const y = to + i * width + begin;
-        const int64_t count = end - begin;
-        int64_t j = 0;
-        for (; j + kLanes <= count; j += kLanes) store(y + j, load(x + a[i] + j));
-        for (; j < count; ++j) y[j] = x[a[i] + j];
+        copy<raw>(x + a[i], end - begin, to + i * width + begin);
       }
     }
     return;
   }
-  for (int64_t i = 0; i < rows;) {
-    if (i + 4 > rows || !contiguous(a + i, 4)) {
-      for (int64_t j = 0; j < columns; ++j) to[i * width + j] = from[a[i] + b[j]];
-      ++i;
-      continue;
+  // Squares, the rows of a few columns one after the other: these are in memory in this order.
+  const int64_t in_squares = columns / kLanes * kLanes;
+  for (int64_t j = 0; j < in_squares; j += kLanes) {
+    for (int64_t i = 0; i < rows;) {
+      if (i + kLanes <= rows && contiguous(a + i, kLanes)) {
+        Vector x[kLanes];
+        load_square<raw>(from + a[i], b + j, x);
+#pragma GCC unroll 16
+        for (int l = 0; l < kLanes; ++l) store(to + (i + l) * width + j, x[l]);
+        i += kLanes;
+      } else {
+        for (int l = 0; l < kLanes; ++l) {
+          to[i * width + j + l] = factor<raw>(from[a[i] + b[j + l]]);
+        }
+        ++i;
+      }
     }
-    int64_t j = 0;
-    for (; j + 4 <= columns; j += 4) transpose_four(from + a[i], b + j, to + i * width + j, width);
-    for (; j < columns; ++j) {
-      for (int l = 0; l < 4; ++l) to[(i + l) * width + j] = from[a[i] + b[j] + l];
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = in_squares; j < columns; ++j) {
+      to[i * width + j] = factor<raw>(from[a[i] + b[j]]);
     }
-    i += 4;
+  }
+}
+
+// A tile of few rows and one vector of columns whose terms lie together: that of column j and term k
+// is rhs[columns[j] + k].
+template <int kRows>
+static void tile_across(int64_t terms, const float* const* lhs, const int64_t* lhs_k,
+                        const float* rhs, const int64_t* columns, float* const* rows, bool first,
+                        bool last) {
+  Vector s[kRows];
+  for (int m = 0; m < kRows; ++m) s[m] = begin(rows[m], first);
+  int64_t k = 0;
+  for (; k + kLanes <= terms; k += kLanes) {
+    Vector x[kLanes];
+    load_square<false>(rhs + k, columns, x);
+#pragma GCC unroll 16
+    for (int l = 0; l < kLanes; ++l) {
+#pragma GCC unroll 4
+      for (int m = 0; m < kRows; ++m) s[m] = fma(broadcast(lhs[m][lhs_k[k + l]]), x[l], s[m]);
+    }
+  }
+  for (; k < terms; ++k) {
+    Vector x;
+    for (int j = 0; j < kLanes; ++j) x[j] = rhs[columns[j] + k];
+    for (int m = 0; m < kRows; ++m) s[m] = fma(broadcast(lhs[m][lhs_k[k]]), x, s[m]);
+  }
+  for (int m = 0; m < kRows; ++m) end(rows[m], s[m], first, last);
+}
+
+static Tile<float, float> tile_across_for(int64_t rows) {
+  switch (rows) {
+    case 1: return {1, tile_across<1>};
+    case 2: return {2, tile_across<2>};
+    case 3: return {3, tile_across<3>};
+    default: return {4, tile_across<4>};
   }
 }
 
@@ -63,4 +167,9 @@ static void chain(int64_t terms, const float* lhs, const int64_t* lhs_k, const f
   end(s, sum, first, last);
 }
 
-static const Chains kChains = {kLanes, kVectors, tile_for, pack, chain};
+static const Chains kChains = {kLanes,
+                               kVectors,
+                               tile_for,
+                               tile_across_for,
+                               {pack<false>, pack<true>},
+                               chain};

@@ -3,6 +3,7 @@
 
 #include "instruction_sets.h"
 #include "axes.h"
+#include "threads.h"
 
 #include <atomic>
 #include <cmath>
@@ -48,31 +49,6 @@ extern "C" __attribute__((visibility("default"), noinline)) int repjax_has_amx()
 
 namespace repjax {
 namespace {
-
-// Four elements of two vectors of four.
-template <int i, int j, int k, int l, class Four>
-inline Four shuffle(Four x, Four y) {
-#if defined(__clang__)
-  return __builtin_shufflevector(x, y, i, j, k, l);
-#else
-  typedef std::conditional_t<sizeof(x[0]) == 4, int32_t, int64_t> Index;
-  typedef Index Indices __attribute__((vector_size(sizeof(Four))));
-  return __builtin_shuffle(x, y, Indices{i, j, k, l});
-#endif
-}
-
-// to[l * width + j] = from[b[j] + l] for j and l below 4.
-template <class Element>
-inline void transpose_four(const Element* from, const int64_t* b, Element* to, int64_t width) {
-  typedef Element Four __attribute__((vector_size(4 * sizeof(Element))));
-  Four x[4];
-  for (int j = 0; j < 4; ++j) __builtin_memcpy(&x[j], from + b[j], sizeof(Four));
-  const Four p = shuffle<0, 4, 1, 5>(x[0], x[1]), q = shuffle<0, 4, 1, 5>(x[2], x[3]);
-  const Four r = shuffle<2, 6, 3, 7>(x[0], x[1]), s = shuffle<2, 6, 3, 7>(x[2], x[3]);
-  const Four y[4] = {shuffle<0, 1, 4, 5>(p, q), shuffle<2, 3, 6, 7>(p, q),
-                     shuffle<0, 1, 4, 5>(r, s), shuffle<2, 3, 6, 7>(r, s)};
-  for (int l = 0; l < 4; ++l) __builtin_memcpy(to + l * width, &y[l], sizeof(Four));
-}
 
 // Opens and closes a target: a namespace whose functions are compiled for these instructions.
 #define REPJAX_PRAGMA(text) _Pragma(#text)
@@ -277,11 +253,33 @@ std::vector<const InstructionSet*> instruction_sets() {
   return all;
 }
 
+// Whether multiply-adds of these tiles note a subnormal operand, wherever it is; emulators of
+// processors may not.
+bool tiles_note_subnormals(const Chains& set) {
+  constexpr float kSubnormal = 0x1p-130f;
+  constexpr float kCases[][3] = {
+      {kSubnormal, 1, 1}, {1, kSubnormal, 1}, {1, 1, kSubnormal}, {kSubnormal, kSubnormal, 0},
+      {kSubnormal, __builtin_inff(), 1}, {__builtin_inff(), -kSubnormal, 1}, {1, 1, 1}};
+  const int64_t offset = 0;
+  for (const float* at : kCases) {
+    std::vector<float> right(set.lanes, at[1]), sums(set.lanes, at[2]);
+    const float* left[] = {at};
+    float* to[] = {sums.data()};
+    const bool is_subnormal = at != kCases[6];
+    const IeeeArithmetic ieee;
+    set.tile_for(1, 1).run(1, left, &offset, right.data(), &offset, to, false, false);
+    if (ieee.noted_subnormals() != is_subnormal) return false;
+  }
+  return true;
+}
+
 std::atomic<const InstructionSet*> chosen{nullptr};
+std::atomic<bool> chosen_notes_subnormals{false};
 
 }  // namespace
 
 const InstructionSet& instruction_set() { return *chosen.load(); }
+bool notes_subnormals() { return chosen_notes_subnormals.load(); }
 
 }  // namespace repjax
 
@@ -303,4 +301,8 @@ extern "C" const char* repjax_operation(int64_t i) {
 extern "C" const char* repjax_sources() { return REPJAX_SOURCES; }
 
 // Chooses the instruction set number i.
-extern "C" void repjax_choose(int64_t i) { repjax::chosen = repjax::instruction_sets().at(i); }
+extern "C" void repjax_choose(int64_t i) {
+  const repjax::InstructionSet* set = repjax::instruction_sets().at(i);
+  repjax::chosen_notes_subnormals = repjax::tiles_note_subnormals(set->floats);
+  repjax::chosen = set;
+}

@@ -10,6 +10,8 @@
 
 namespace repjax {
 
+// Elements are *raw* if they need not be canonical: whoever reads them makes them so.
+
 // A function that continues the sums of some rows of accumulators over the terms [0, terms).
 template <class Element, class Result>
 struct Tile {
@@ -23,16 +25,18 @@ struct Chains {
   int lanes;
   int vectors;
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
-  void (*pack)(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
-               int64_t columns, float* to, int64_t width);
+  Tile<float, float> (*tile_across_for)(int64_t rows);
+  // By whether the elements are raw.
+  void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
+                  int64_t columns, float* to, int64_t width);
   void (*chain)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
                 const int64_t* rhs_k, float* s, bool first, bool last);
 };
 
 enum class Join { kAdd, kLargest, kSmallest };
 
-// sums-inl.h: sums of float32, and extrema.  Pairwise ones by whether the elements are raw, and so
-// are made canonical, and by what joins them.
+// sums-inl.h: sums of float32, and extrema.  Pairwise ones by whether the elements are raw, and by
+// what joins them.
 struct Sums {
   int64_t lanes;
   void (*pairwise[2][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
@@ -223,7 +227,9 @@ struct InstructionSet {
   const IntegerProducts<int8_t>* digits[2] = {};
 };
 
-// The one that is used.
+// The one that is used, and whether the processor notes that operands of its multiply-adds are
+// subnormal (IeeeArithmetic::noted_subnormals).
 const InstructionSet& instruction_set();
+bool notes_subnormals();
 
 }  // namespace repjax

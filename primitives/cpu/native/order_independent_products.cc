@@ -263,7 +263,7 @@ void run_block(const Problem& p, const Element* integers,
       Panel<Scale> from = {rhs + n[0], rhs_k.data(), here_k, vectors(j) * set.lanes,
                            right_scales.data(), &column_scales[j * width]};
       if (here != from.columns || !contiguous(n, here)) {
-        functions.floats.pack(rhs, rhs_k.data(), here_k, n, here, staged, width);
+        functions.floats.pack[false](rhs, rhs_k.data(), here_k, n, here, staged, width);
         from.x = staged;
         from.at = packed_k.data();
       }
@@ -277,7 +277,7 @@ void run_block(const Problem& p, const Element* integers,
       Panel<Scale> from = {lhs + lhs_k[0], &lhs_m[i0], here_m, here_k, &row_scales[i0],
                            left_scales.data()};
       if (!along && !integers) {
-        functions.floats.pack(lhs, &lhs_m[i0], here_m, lhs_k.data(), here_k, staged, terms);
+        functions.floats.pack[false](lhs, &lhs_m[i0], here_m, lhs_k.data(), here_k, staged, terms);
         from.x = staged;
         from.at = strip_m.data();
       }

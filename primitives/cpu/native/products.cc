@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -72,13 +73,13 @@ namespace {
 
 constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 cache
 constexpr int64_t kColumns = 512;      // of a block of n
-constexpr int64_t kUnpackedRows = 12;  // too few rows to repay packing
+constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
+constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together
 constexpr int64_t kLeastRows = 7;      // of a block
 
-// The chains of out[g, m0 : m1, n0 : n1].
-void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64_t m1, int64_t n0,
-               int64_t n1) {
-  IeeeArithmetic ieee;
+// The chains of out[g, m0 : m1, n0 : n1], of operands of which some may be raw.
+void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, int64_t m0,
+               int64_t m1, int64_t n0, int64_t n1) {
   const float* lhs = p.lhs + p.g.offset(kLhs, g);
   const float* rhs = p.rhs + p.g.offset(kRhs, g);
   float* out = p.out + p.g.offset(kOut, g);
@@ -86,18 +87,23 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = blocks_of(columns, width);
-  const int64_t terms = std::max<int64_t>(1, std::min(kTerms, p.k.size));
-  int64_t* const lhs_m = scratch<kOffsets, int64_t>(2 * rows + 2 * columns + 3 * terms);
+  int64_t* const lhs_m = scratch<kOffsets, int64_t>(2 * rows + 2 * columns + 4 * kTerms);
   int64_t* const out_m = lhs_m + rows;
   int64_t* const rhs_n = out_m + rows;
   int64_t* const out_n = rhs_n + columns;
   int64_t* const lhs_k = out_n + columns;
-  int64_t* const rhs_k = lhs_k + terms;
-  int64_t* const packed_k = rhs_k + terms;
+  int64_t* const rhs_k = lhs_k + kTerms;
+  int64_t* const packed_k = rhs_k + kTerms;
+  int64_t* const one_by_one = packed_k + kTerms;
   p.m.offsets(kLhs, m0, rows, lhs_m);
   p.m.offsets(kOut, m0, rows, out_m);
   p.n.offsets(kRhs, n0, columns, rhs_n);
   p.n.offsets(kOut, n0, columns, out_n);
+  std::iota(one_by_one, one_by_one + kTerms, 0);
+
+  const bool along = contiguous(rhs_n, columns);
+  const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
+  const int64_t terms = std::max<int64_t>(1, std::min(kTerms, p.k.size));
 
   // Panels whose columns do not lie together in the result have their own accumulators.
   std::vector<char> direct(panels);
@@ -107,44 +113,78 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   }
   const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
   std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
-  float* const panel = scratch<kRight, float>(terms * width);
+  float* const packed = scratch<kRight, float>(terms * width);
+  float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
   float single[16];  // the accumulator of one output, in all elements of the widest vector
+  const auto pack = set.pack[raw[kRhs]];
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
     p.k.offsets(kLhs, k0, here_k, lhs_k);
     p.k.offsets(kRhs, k0, here_k, rhs_k);
     const bool first = k0 == 0, last = k0 + terms >= p.k.size;
+    const int64_t* left_k = lhs_k;
+    if (raw[kLhs]) {
+      set.pack[true](lhs, lhs_m, rows, lhs_k, here_k, packed_left, here_k);
+      left_k = one_by_one;
+    }
+    const auto left_row = [&](int64_t i) {
+      return raw[kLhs] ? packed_left + i * here_k : lhs + lhs_m[i];
+    };
     if (rows == 1 && columns == 1) {
-      set.chain(here_k, lhs + lhs_m[0], lhs_k, rhs + rhs_n[0], rhs_k, single, first, last);
+      const float* right = rhs + rhs_n[0];
+      const int64_t* right_k = rhs_k;
+      if (raw[kRhs]) {
+        pack(rhs, rhs_k, here_k, rhs_n, 1, packed, 1);
+        right = packed;
+        right_k = one_by_one;
+      }
+      set.chain(here_k, left_row(0), left_k, right, right_k, single, first, last);
       if (last) out[out_m[0] + out_n[0]] = single[0];
       continue;
     }
+    const bool across =
+        !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
     for (int64_t j = 0; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
       const int vectors = blocks_of(here, set.lanes);
-      const float* right = panel;
-      const int64_t* right_k = packed_k;
-      if (rows <= kUnpackedRows && here % set.lanes == 0 && contiguous(at, here)) {
-        right = rhs + at[0];
-        right_k = rhs_k;
-      } else {
-        const int64_t packed = vectors * set.lanes;  // of the last panel, fewer
-        for (int64_t k = 0; k < here_k; ++k) packed_k[k] = k * packed;
-        set.pack(rhs, rhs_k, here_k, at, here, panel, packed);
-      }
-      for (int64_t i = 0; i < rows;) {
-        const Tile<float, float> tile = set.tile_for(vectors, rows - i);
-        const float* left[16];
-        float* to[16];
-        for (int r = 0; r < tile.rows; ++r) {
-          left[r] = lhs + lhs_m[i + r];
-          to[r] = direct[j] ? out + out_m[i + r] + out_n[j * width]
-                            : accumulators.get() + (j * rows + i + r) * width;
+      // Where an output is, or its accumulator.
+      const auto to_row = [&](int64_t i) {
+        return direct[j] ? out + out_m[i] + out_n[j * width]
+                         : accumulators.get() + (j * rows + i) * width;
+      };
+      const float* left[16];
+      float* to[16];
+      if (across && here % set.lanes == 0) {
+        const Tile<float, float> tile = set.tile_across_for(rows);
+        for (int v = 0; v < vectors; ++v) {
+          for (int r = 0; r < rows; ++r) {
+            left[r] = left_row(r);
+            to[r] = to_row(r) + v * set.lanes;
+          }
+          tile.run(here_k, left, left_k, rhs + rhs_k[0], at + v * set.lanes, to, first, last);
         }
-        tile.run(here_k, left, lhs_k, right, right_k, to, first, last);
-        i += tile.rows;
+      } else {
+        const float* right = packed;
+        const int64_t* right_k = packed_k;
+        if (unpacked && here % set.lanes == 0) {
+          right = rhs + at[0];
+          right_k = rhs_k;
+        } else {
+          const int64_t row = vectors * set.lanes;  // of the last panel, fewer
+          for (int64_t k = 0; k < here_k; ++k) packed_k[k] = k * row;
+          pack(rhs, rhs_k, here_k, at, here, packed, row);
+        }
+        for (int64_t i = 0; i < rows;) {
+          const Tile<float, float> tile = set.tile_for(vectors, rows - i);
+          for (int r = 0; r < tile.rows; ++r) {
+            left[r] = left_row(i + r);
+            to[r] = to_row(i + r);
+          }
+          tile.run(here_k, left, left_k, right, right_k, to, first, last);
+          i += tile.rows;
+        }
       }
       if (last && !direct[j]) {
         const float* from = accumulators.get() + j * rows * width;
@@ -161,24 +201,46 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   }
 }
 
+// The same, with the operands that the problem has.  Raw ones are at first taken for canonical ones.
+// Where the processor notes that an operand of a multiply-add was subnormal, one of them was not, or
+// a sum was, which is as rare: then they are made canonical.
+void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64_t m1, int64_t n0,
+               int64_t n1) {
+  constexpr bool kCanonical[2] = {};
+  const bool is_raw = p.raw[kLhs] || p.raw[kRhs];
+  if (!is_raw || notes_subnormals()) {
+    const IeeeArithmetic ieee;
+    run_block(p, kCanonical, set, g, m0, m1, n0, n1);
+    if (!is_raw || !ieee.noted_subnormals()) return;
+  }
+  const IeeeArithmetic ieee;
+  run_block(p, p.raw, set, g, m0, m1, n0, n1);
+}
+
 // The time of a call in which m are the rows and n the columns, in vector operations: the chains,
-// the packing of the right operand, and the results that do not lie together.
+// the packing of the right operand, the reading of the left one, element by element, and the results
+// that do not lie together.
 double cost(const Problem& p, const Chains& set) {
   const double outputs = double(p.m.size) * p.n.size;
   const double vectors = blocks_of(p.n.size, set.lanes);
   const double chains = p.m.size * vectors * p.k.size;
-  const double packing = double(p.k.size) * p.n.size * (p.n.stride(kRhs) == 1 ? 0.1 : 1);
-  return chains + packing + outputs * (p.n.stride(kOut) == 1 ? 0.1 : 1.5);
+  const bool along = p.n.stride(kRhs) == 1, across = p.k.stride(kRhs) == 1;
+  const double packing = double(p.k.size) * p.n.size * (along ? 0.1 : across ? 0.3 : 1);
+  const double reading = double(p.m.size) * p.k.size * (p.k.stride(kLhs) == 1 ? 0.2 : 0.5);
+  return chains + packing + reading + outputs * (p.n.stride(kOut) == 1 ? 0.1 : 1.5);
 }
 
 }  // namespace
 
 ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count,
                               const float* rhs, int64_t rhs_count,
-                              ffi::Span<const int64_t> problems, float* out, int64_t out_count) {
+                              ffi::Span<const int64_t> problems, float* out, int64_t out_count,
+                              int64_t raw) {
   const Chains& set = instruction_set().floats;
   return for_problems(
       lhs, lhs_count, rhs, rhs_count, problems, out, out_count, [&](Problem& problem) {
+        problem.raw[kLhs] = raw & 1;
+        problem.raw[kRhs] = raw & 2;
         const double as_it_is = cost(problem, set);
         problem.transpose();
         if (cost(problem, set) >= as_it_is) problem.transpose();
@@ -191,10 +253,11 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
 namespace {
 
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<ffi::F32> rhs,
-                  ffi::Span<const int64_t> problems, ffi::ResultBuffer<ffi::F32> out) {
+                  ffi::Span<const int64_t> problems, int64_t raw,
+                  ffi::ResultBuffer<ffi::F32> out) {
   return sequential_product(&pool, lhs.typed_data(), lhs.element_count(), rhs.typed_data(),
                             rhs.element_count(), problems, out->typed_data(),
-                            out->element_count());
+                            out->element_count(), raw);
 }
 
 }  // namespace
@@ -206,4 +269,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_product, repjax::handle,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<ffi::Span<const int64_t>>("problems")
+                                  .Attr<int64_t>("raw")
                                   .Ret<ffi::Buffer<ffi::F32>>());

@@ -43,10 +43,13 @@ struct Problem {
   const float* lhs;
   const float* rhs;
   float* out;
+  // Of lhs and rhs: whether they need not be canonical, and are made so as they are read.
+  bool raw[2] = {};
 
   void transpose() {
     std::swap(m, n);
     std::swap(lhs, rhs);
+    std::swap(raw[kLhs], raw[kRhs]);
     for (Dimension* d : {&g, &m, &n, &k}) {
       for (Axis<kStrides>& axis : d->axes) {
         std::swap(axis.strides[kLhs], axis.strides[kRhs]);
@@ -131,10 +134,11 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
   });
 }
 
-// Sequential products: chains of fused multiply-adds of float32.
+// Sequential products: chains of fused multiply-adds of float32.  raw: the first bit is whether lhs
+// is, the second whether rhs is.
 xla::ffi::Error sequential_product(xla::ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count,
                                    const float* rhs, int64_t rhs_count,
                                    xla::ffi::Span<const int64_t> problems, float* out,
-                                   int64_t out_count);
+                                   int64_t out_count, int64_t raw = 0);
 
 }  // namespace repjax

@@ -21,6 +21,8 @@ class IeeeArithmetic {
 #if defined(__x86_64__)
   IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
   ~IeeeArithmetic() { _mm_setcsr(saved_); }
+  // Whether an operand of the arithmetic since was subnormal, and no other was a NaN.
+  bool noted_subnormals() const { return _mm_getcsr() & 2; }
 
  private:
   unsigned saved_;
@@ -30,6 +32,7 @@ class IeeeArithmetic {
     asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
   }
   ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+  bool noted_subnormals() const { return true; }  // this processor does not
 
  private:
   uint64_t saved_;

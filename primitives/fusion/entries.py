@@ -1,0 +1,279 @@
+"""Entries: inputs of a program, which are made canonical where they are used.
+
+Parameters of a model may fill the memory.  A pass that makes them canonical would take as long as
+all that a product of a few rows does with them, and as much memory again.  But making values
+canonical commutes with moving them, so that of a table only the rows that are taken need it; and
+the kernel of matrix products takes operands as they come, *raw*: it looks whether they are
+canonical as it reads them (``cpu/native/products.cc``).
+
+:func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
+need nothing of the kind: they see an input made canonical as a view
+(:mod:`repjax.primitives.fusion.views`).  Loops, branches and remat take a raw operand if all that
+their bodies do with it can.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, Primitive
+from jax.interpreters import batching, mlir
+
+from repjax.primitives.core.define import kernel_for, lower_body
+from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.core.values import canonicalize
+from repjax.primitives.fusion.views import is_canonicalize
+from repjax.primitives.operations.products import dot_general_p
+
+#: Elements of an input for which another pass is not worth the trouble.
+SMALL = 1 << 14
+
+#: Operations that take elements of their first operand, and those that keep all of them.
+_TAKING = frozenset(("gather", "slice", "dynamic_slice"))
+_KEEPING = frozenset(["reshape", "squeeze", "expand_dims", "transpose", "rev", "copy", "copy_p"])
+
+
+class _Raw:
+    """An input, or what an operation has moved of one; each form of it is made when it is needed.
+
+    ``base`` and ``order`` are those of a transposed input: where its axes are among those of
+    ``base``.
+    """
+
+    def __init__(self, make: Callable[[], Any], canonical: Callable[[], Any] | None = None):
+        self._make, self._canonical = make, canonical
+        self.base, self.order = self, None
+
+    @functools.cached_property
+    def raw(self):
+        return self._make()
+
+    @functools.cached_property
+    def canonical(self):
+        return canonicalize(self.raw) if self._canonical is None else self._canonical()
+
+    def moved(self, equation, others) -> _Raw:
+        """What an equation moves of it."""
+
+        def move(x):
+            (result,) = _bind(equation, [x, *others])
+            return result
+
+        if equation.primitive.name in _TAKING:
+            return _Raw(lambda: move(self.raw))
+        # As it was in the program, where kernels see it as a view.
+        result = _Raw(lambda: move(self.raw), lambda: move(self.canonical))
+        if equation.primitive.name == "transpose":
+            order = self.order or range(len(equation.params["permutation"]))
+            result.base = self.base
+            result.order = [order[d] for d in equation.params["permutation"]]
+        return result
+
+
+def _bind(equation, operands) -> list[Any]:
+    primitive = equation.primitive
+    with equation.ctx.manager:
+        results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]
+
+
+# --- what takes raw operands --------------------------------------------------------------
+
+
+def _is_move(equation) -> bool:
+    return equation.primitive.name in _TAKING | _KEEPING
+
+
+def _is_product(equation) -> bool:
+    """Whether it is a matrix product that the kernel computes of raw operands."""
+    types = [v.aval.dtype for v in (*equation.invars, *equation.outvars)]
+    return (
+        equation.primitive is dot_general_p
+        and equation.params["contraction"] == "sequential"
+        and all(dtype == np.float32 for dtype in types)
+    )
+
+
+def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
+    """The programs in an equation: the parameter, the program, and for each of the equation's
+    operands which of the program's it is, if it always is that."""
+    name, params, count = equation.primitive.name, equation.params, len(equation.invars)
+    if name == "scan":
+        first, carry = carried(params)
+        is_carry = range(first, first + carry)
+        yield "jaxpr", params["jaxpr"], [None if i in is_carry else i for i in range(count)]
+    elif name == "while":
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        rest = [None] * (count - first - second)
+        yield "cond_jaxpr", params["cond_jaxpr"], [*range(first), *[None] * second, *rest]
+        yield "body_jaxpr", params["body_jaxpr"], [*[None] * first, *range(second), *rest]
+    elif name == "cond":
+        for branch in params["branches"]:
+            yield "branches", branch, [None, *range(count - 1)]
+    elif name in ("remat2", "checkpoint"):
+        yield "jaxpr", params["jaxpr"], range(count)
+
+
+def _takes_raw(equation, position: int) -> bool:
+    """Whether an equation takes this operand raw, in the programs in it too."""
+    if _is_product(equation):
+        return True
+    bodies = [(body, places[position]) for _, body, places in _bodies(equation)]
+    inside = [(body, place) for body, place in bodies if place is not None]
+    return bool(inside) and all(_is_taken_raw(*pair) for pair in inside)
+
+
+def _is_taken_raw(body, place: int) -> bool:
+    """Whether all that a program does with an operand can be done with a raw one."""
+    jaxpr, _ = open_jaxpr(body)
+    raw = {jaxpr.invars[place]}
+    for equation in jaxpr.eqns:
+        for i, v in enumerate(equation.invars):
+            if isinstance(v, Literal) or v not in raw:
+                continue
+            if i == 0 and _is_move(equation):
+                if 2 * equation.outvars[0].aval.size > v.aval.size:  # of fewer, only these
+                    raw.add(equation.outvars[0])
+            elif not _takes_raw(equation, i):
+                return False
+    return raw.isdisjoint(v for v in jaxpr.outvars if not isinstance(v, Literal))
+
+
+# --- programs -----------------------------------------------------------------------------
+
+
+def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
+    """The results of a program of which some operands are raw."""
+    environment = dict(zip(jaxpr.constvars, consts, strict=True))
+    environment.update(zip(jaxpr.invars, operands, strict=True))
+    entries = {*environment}
+    for v, is_raw in zip(jaxpr.invars, are_raw, strict=False):
+        if is_raw:
+            environment[v] = _Raw(functools.partial(environment.get, v))
+            environment[v].raw = operands[jaxpr.invars.index(v)]
+
+    def see(atom):
+        return atom.val if isinstance(atom, Literal) else environment[atom]
+
+    def read(atom):
+        value = see(atom)
+        return value.canonical if isinstance(value, _Raw) else value
+
+    for equation in jaxpr.eqns:
+        seen = list(map(see, equation.invars))
+        raw = [isinstance(x, _Raw) for x in seen]
+        if is_canonicalize(equation) and entries.issuperset(equation.invars):
+            (x,) = seen
+            is_small = x.size < SMALL or x.dtype != np.float32
+            results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
+        elif any(raw) and _is_product(equation):
+            results = [_product(seen, **equation.params)]
+        elif any(raw) and raw[0] and _is_move(equation):
+            results = [seen[0].moved(equation, list(map(read, equation.invars[1:])))]
+        else:
+            raw = [is_raw and _takes_raw(equation, i) for i, is_raw in enumerate(raw)]
+            taken = [
+                x.raw if is_raw else read(v)
+                for v, x, is_raw in zip(equation.invars, seen, raw, strict=True)
+            ]
+            results = _bind(_of_raw(equation, raw) if any(raw) else equation, taken)
+        environment.update(zip(equation.outvars, results, strict=True))
+    return list(map(read, jaxpr.outvars))
+
+
+def _of_raw(equation, are_raw: Sequence[bool]):
+    """The equation with programs that take raw operands."""
+    changed: dict[str, list[Any]] = {}
+    for name, body, places in _bodies(equation):
+        flags = [False] * len(open_jaxpr(body)[0].invars)
+        for place, is_raw in zip(places, are_raw, strict=True):
+            if place is not None:
+                flags[place] = is_raw
+        changed.setdefault(name, []).append(_body_of_raw(body, flags))
+    params = {
+        name: tuple(bodies) if isinstance(equation.params[name], (tuple, list)) else bodies[0]
+        for name, bodies in changed.items()
+    }
+    return equation.replace(params={**equation.params, **params})
+
+
+def _body_of_raw(body, are_raw: Sequence[bool]):
+    jaxpr, consts = open_jaxpr(body)
+    is_closed = hasattr(body, "consts")
+
+    def program(*operands):
+        return _run(jaxpr, consts, operands, are_raw)
+
+    result = jax.make_jaxpr(program)(*(struct(v.aval) for v in jaxpr.invars))
+    return result if is_closed else open_jaxpr(result)[0]
+
+
+def in_entries(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+    """The results of a function of repjax's primitives, its large inputs made canonical where they
+    are used."""
+    if all(x.size < SMALL or x.dtype != np.float32 for x in map(jax.typeof, operands)):
+        return list(function(*operands))
+    jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
+    return _run(jaxpr, consts, operands)
+
+
+# --- the primitive ------------------------------------------------------------------------
+
+
+def _product(operands, *, dimension_numbers, **params):
+    """A product of operands of which some are raw."""
+    contracting, batch = dimension_numbers
+    taken, numbers = [], []
+    for x, *axes in zip(operands, contracting, batch, strict=True):
+        if isinstance(x, _Raw):
+            x, axes = _as_it_lies(x, *axes)
+        taken.append(x)
+        numbers.append(axes)
+    raw = tuple(isinstance(x, _Raw) for x in operands)
+    dimension_numbers = tuple(zip(*(map(tuple, axes) for axes in numbers), strict=True))
+    return raw_dot_general_p.bind(*taken, raw=raw, dimension_numbers=dimension_numbers, **params)
+
+
+def _as_it_lies(x: _Raw, contracting, batch):
+    """A raw operand and its axes; one that has been transposed as it was before, if its other axes
+    are in the same order."""
+    if x.order is not None:
+        axes = [[x.order[d] for d in dims] for dims in (contracting, batch)]
+        others = [a for d, a in enumerate(x.order) if d not in (*contracting, *batch)]
+        if others == sorted(others):
+            return x.base.raw, axes
+    return x.raw, [contracting, batch]
+
+
+def _equations(lhs, rhs, *, raw, **params):
+    operands = [canonicalize(x) if is_raw else x for x, is_raw in zip((lhs, rhs), raw, strict=True)]
+    return dot_general_p.bind(*operands, **params)
+
+
+def _lower(ctx, *operands, platform=None, **params):
+    """To the kernel, where there is one, else to the equations."""
+    kernel = kernel_for(raw_dot_general_p, platform, ctx) if platform else None
+    if kernel is not None:
+        return lower_body(ctx, kernel, *operands, multiple_results=False, **params)
+    with settled():
+        return mlir.lower_fun(_equations, multiple_results=False)(ctx, *operands, **params)
+
+
+def _batch(operands, dimensions, **params):
+    function = functools.partial(_equations, **params)
+    return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
+
+
+raw_dot_general_p = Primitive(PREFIX + "raw_dot_general")
+raw_dot_general_p.def_impl(_equations)
+raw_dot_general_p.def_abstract_eval(
+    lambda *avals, raw, **params: dot_general_p.abstract_eval(*avals, **params)[0]
+)
+mlir.register_lowering(raw_dot_general_p, _lower)
+mlir.register_lowering(raw_dot_general_p, functools.partial(_lower, platform="cpu"), platform="cpu")
+batching.primitive_batchers[raw_dot_general_p] = _batch

@@ -1,0 +1,225 @@
+"""Large inputs are made canonical where they are used: the same bits, and no pass over them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import repjax
+from helpers.bits import assert_same_bits
+from helpers.instruction_sets import each_instruction_set
+from helpers.products import DATA, DOTS, MATRIX, run
+from repjax.primitives.cpu import library, products
+from repjax.primitives.fusion import entries
+from repjax.verify.reference.values import canonical
+
+pytestmark = pytest.mark.skipif(
+    not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
+)
+
+RAW = [(True, False), (False, True), (True, True)]
+
+
+def raw_data(rng, shape, subnormal=0.05):
+    """Numbers, and some that are not canonical."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    others = rng.choice(np.float32([1e-39, -3e-45, -0.0, 2.0**-126]), shape)
+    return np.where(rng.random(shape) < subnormal, others, x)
+
+
+# --- the kernel ---------------------------------------------------------------------------
+
+#: Rows, terms and columns: single outputs; few rows, whose right operand is not packed; many.
+SHAPES = [(1, 300, 1), (1, 300, 70), (3, 257, 530), (1, 33, 17), (12, 40, 64), (40, 270, 33)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("flipped", [False, True])
+def test_raw_operands_have_the_bits_of_canonical_ones(shape, flipped):
+    m, k, n = shape
+    rng = np.random.default_rng(k)
+    numbers = (((1,), (int(flipped),)), ((), ()))
+    for subnormal in (0, 1e-3, 0.3):
+        lhs = raw_data(rng, (m, k), subnormal)
+        rhs = raw_data(rng, (n, k) if flipped else (k, n), subnormal)
+        expected = run(
+            products.dot_general, canonical(lhs), canonical(rhs), dimension_numbers=numbers
+        )
+        for _ in each_instruction_set():
+            for raw in RAW:
+                taken = (x if r else canonical(x) for x, r in zip((lhs, rhs), raw, strict=True))
+                actual = run(products.dot_general, *taken, dimension_numbers=numbers, raw=raw)
+                assert_same_bits(actual, expected)
+
+
+def test_one_subnormal_in_a_block_is_found():
+    """Wherever it is, and whatever it meets; taken for what it is, it changes the result."""
+    huge = np.float32(2.0**127)
+    for at in (0, 31, 32, 255, 256, 299):
+        for other in (huge, np.float32(np.inf), np.float32(1)):
+            lhs, rhs = np.zeros((1, 300), np.float32), np.zeros((300, 16), np.float32)
+            lhs[0, at], rhs[at, at % 16] = other, 2.0**-130
+            expected = run(products.dot_general, lhs, canonical(rhs), dimension_numbers=MATRIX)
+            wrong = run(products.dot_general, lhs, rhs, dimension_numbers=MATRIX)
+            for _ in each_instruction_set():
+                actual = run(
+                    products.dot_general, lhs, rhs, dimension_numbers=MATRIX, raw=(False, True)
+                )
+                assert_same_bits(actual, expected)
+            if other != 1:  # whose product the guard of the result makes zero
+                assert not np.array_equal(canonical(wrong), expected, equal_nan=True)
+
+
+def test_sums_may_be_subnormal():
+    """Which the processor notes, too."""
+    rng = np.random.default_rng(0)
+    lhs, rhs = (DATA["underflowing"](rng, shape) for shape in ((9, 300), (300, 40)))
+    expected = run(products.dot_general, lhs, rhs, dimension_numbers=MATRIX)
+    for raw in RAW:
+        actual = run(products.dot_general, lhs, rhs, dimension_numbers=MATRIX, raw=raw)
+        assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("name", DOTS)
+def test_all_dimension_numbers(name):
+    lhs_shape, rhs_shape, numbers = DOTS[name]
+    rng = np.random.default_rng(len(name))
+    lhs, rhs = raw_data(rng, lhs_shape, 0.3), raw_data(rng, rhs_shape, 0.3)
+    expected = run(products.dot_general, canonical(lhs), canonical(rhs), dimension_numbers=numbers)
+    actual = run(products.dot_general, lhs, rhs, dimension_numbers=numbers, raw=(True, True))
+    assert_same_bits(actual, expected)
+
+
+# --- programs -----------------------------------------------------------------------------
+
+ROWS, WIDTH, WORDS = 3, 160, 300
+LARGE = entries.SMALL  # fewer than w has, and the table
+
+
+def layers(w, table, x, at):
+    """Products of a matrix, and of a table that is also read row by row."""
+    return jnp.tanh(x @ w + table[at]) @ table.T, (table[:5] * 2).sum(0)
+
+
+def transposed(w, table, x, at):
+    return (
+        w.T @ w,
+        jnp.einsum("wd,bd->wb", table, x),
+        w.reshape(16, 10, WIDTH).transpose(1, 0, 2)[1],
+    )
+
+
+def scanned(w, table, x, at):
+    """A constant of the loop, and rows that it goes over."""
+
+    def body(carry, row):
+        return jnp.tanh(carry @ w + (row @ w)[None]), carry.sum()
+
+    return lax.scan(body, x, table[: WORDS // 2])
+
+
+def over_layers(w, table, x, at):
+    stacked = jnp.stack([w, w * 2])  # not an input
+    return lax.scan(lambda c, m: (jnp.tanh(c @ m), c @ w), x, stacked)
+
+
+def while_loop(w, table, x, at):
+    def goes_on(state):
+        return (state[0] < 3) & ((state[1] @ w).sum() < 1e9)
+
+    return lax.while_loop(goes_on, lambda s: (s[0] + 1, jnp.sin(s[1] @ w)), (0, x))
+
+
+def branches(w, table, x, at):
+    return [lax.cond(at[0] > n, lambda w: x @ w, lambda w: (x * 2) @ w.T, w) for n in (0, 100)]
+
+
+def elementwise_in_a_branch(w, table, x, at):
+    return lax.cond(at[0] > 0, lambda w: w.sum(0), lambda w: (x @ w)[0], w)
+
+
+def remat(w, table, x, at):
+    f = jax.checkpoint(lambda w, x: jnp.tanh(jnp.tanh(x @ w) @ w))
+    return jax.value_and_grad(lambda w: (f(w, x) ** 2).sum())(w)
+
+
+def nested(w, table, x, at):
+    def step(carry, _):
+        inner = lax.fori_loop(0, 2, lambda i, c: jnp.tanh(c @ w), carry)
+        return inner, lax.dynamic_slice(table, (at[0], 0), (1, WIDTH))[0]
+
+    return lax.scan(step, x, None, length=2)
+
+
+def training(w, table, x, at):
+    def loss(w, table):
+        logits = layers(w, table, x, at)[0]
+        return -jax.nn.log_softmax(logits)[:, 0].mean() + (w**2).sum()
+
+    value, gradients = jax.value_and_grad(loss, (0, 1))(w, table)
+    return value, w - 0.1 * gradients[0], table - 0.1 * gradients[1]
+
+
+PROGRAMS = [
+    *(layers, transposed, scanned, over_layers, while_loop, branches, elementwise_in_a_branch),
+    *(remat, nested, training),
+]
+
+
+def arguments():
+    rng = np.random.default_rng(3)
+    shapes = (WIDTH, WIDTH), (WORDS, WIDTH), (ROWS, WIDTH)
+    return *(raw_data(rng, shape) for shape in shapes), np.array([1, 299, 7])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_programs(program, monkeypatch):
+    w, table, x, at = arguments()
+    function = repjax.reproducible(lambda *xs: program(*xs))
+    of_raw = jax.tree.leaves(function(w, table, x, at))
+    of_canonical = jax.tree.leaves(function(*map(canonical, (w, table, x)), at))
+    with repjax.enabled():
+        switched = jax.tree.leaves(jax.jit(lambda *xs: program(*xs))(w, table, x, at))
+    monkeypatch.setattr(library, "available", lambda: False)
+    without = jax.tree.leaves(repjax.reproducible(lambda *xs: program(*xs))(w, table, x, at))
+    for results in (of_canonical, switched, without):
+        for actual, expected in zip(of_raw, results, strict=True):
+            assert_same_bits(actual, expected)
+
+
+def passes(program, *args) -> int:
+    """How many large arrays of a program are made canonical in a pass, loops' bodies included."""
+
+    def is_pass(equation) -> bool:
+        return (
+            equation.primitive.name == "repjax_canonicalize"
+            and equation.invars[0].aval.size >= LARGE
+        )
+
+    def count(jaxpr) -> int:
+        found = 0
+        for equation in jaxpr.eqns:
+            groups = equation.params.get("groups", ())
+            found += sum(map(is_pass, [equation, *(e for group in groups for e in group.eqns)]))
+            inner = jax.tree.leaves(tuple(equation.params.values()))
+            found += sum(count(getattr(x, "jaxpr", x)) for x in inner if hasattr(x, "eqns"))
+        return found
+
+    return count(jax.make_jaxpr(repjax.reproducible(lambda *xs: program(*xs)))(*args).jaxpr)
+
+
+@pytest.mark.parametrize("program", [layers, scanned, while_loop, branches, nested])
+def test_no_input_is_copied(program, monkeypatch):
+    args = arguments()
+    assert passes(program, *args) == 0
+    monkeypatch.setattr(entries, "SMALL", 1 << 30)  # all inputs are
+    assert passes(program, *args) > 0
+
+
+def test_vmap():
+    w, _, x, _ = arguments()
+    function = repjax.reproducible(lambda w, xs: jax.vmap(lambda x: x @ w)(xs))
+    assert_same_bits(function(w, x), function(canonical(w), canonical(x)))
