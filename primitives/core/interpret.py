@@ -164,9 +164,20 @@ def _find_complex_rule(context: Context, name: str, avals) -> Rule:
     )
 
 
+def _changes_nothing(equation) -> bool:
+    """Whether it scatters no updates.
+
+    Where such a call meets an unrolled loop, XLA forgets the attributes of custom calls.
+    """
+    is_scatter = equation.primitive.name.startswith("scatter")
+    return is_scatter and equation.invars[2].aval.size == 0
+
+
 def apply_equation(context: Context, equation, operands) -> list[Any]:
     """The results of one stock equation in its reproducible form."""
     context = dataclasses.replace(context, equations=(*context.equations, equation))
+    if _changes_nothing(equation):
+        return operands[:1]
     if (result := weak.undecided(equation, operands)) is not None:
         return [result]
     params = None

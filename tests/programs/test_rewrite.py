@@ -893,6 +893,21 @@ def test_a_pass_over_nothing():
     assert_same_bits(repjax.reproducible(lambda x: jnp.tanh(x) + 1)(empty), empty)
 
 
+def test_no_updates_beside_an_unrolled_loop():
+    """XLA forgot that the kernel's calls are typed, and refused to compile (program 7937 of
+    tests/fuzz.py)."""
+
+    def f(x, c):
+        return lax.scan(lambda c, a: (c + a * c, a), c, x, unroll=2)[0]
+
+    def with_nothing(x, c):
+        return f(jnp.concatenate([x, lax.top_k(x, 0)[0]]), c)  # whose gradient scatters nothing
+
+    x, c = np.float16([0.94, -1.4]), np.float16(-1.8)
+    results = [repjax.reproducible(jax.value_and_grad(g, (0, 1)))(x, c) for g in (f, with_nothing)]
+    jax.tree.map(assert_same_bits, *results)
+
+
 def test_other_platforms_raise(monkeypatch):
     """In one sentence: there is no lowering but for CPU and CUDA, and no fallback."""
     monkeypatch.setenv("REPJAX_GPU_BACKEND", "off")  # nobody knows for which GPU

@@ -34,14 +34,16 @@ struct Chains {
 };
 
 enum class Join { kAdd, kLargest, kSmallest };
+// Terms that are elements, raw ones, or the squares of these.
+enum class Summed { kElements, kRawElements, kSquares };
 
-// sums-inl.h: sums of float32, and extrema.  Pairwise ones by whether the elements are raw, and by
-// what joins them.
+// sums-inl.h: sums of float32, and extrema.  Pairwise ones by the terms, and by what joins them.
 struct Sums {
   int64_t lanes;
-  void (*pairwise[2][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
-                      float* out);
-  void (*pairwise_rows[2][3])(const float* x, int64_t count, int64_t n, float* scratch, float* out);
+  void (*pairwise[3][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
+                         float* out);
+  void (*pairwise_rows[3][3])(const float* x, int64_t count, int64_t n, float* scratch,
+                              float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
 };
 

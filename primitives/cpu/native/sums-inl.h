@@ -20,10 +20,12 @@ constexpr float nothing(Join join) {
   return join == Join::kAdd ? 0 : join == Join::kLargest ? -__builtin_inff() : __builtin_inff();
 }
 
-// Elements, which are made canonical if they are raw.
-template <bool raw>
+// What is joined of elements.
+template <Summed of>
 static inline Vector term(Vector x) {
-  return raw ? as<Vector>(canonical(x)) : x;
+  if (of == Summed::kElements) return x;
+  x = as<Vector>(canonical(x));
+  return of == Summed::kSquares ? as<Vector>(guard(x * x)) : x;
 }
 
 // The first elements, and after them what changes nothing.
@@ -45,100 +47,100 @@ static inline Vector join_terms(Vector* x) {
 }
 
 // to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
-template <Join join, bool raw, int kTerms>
+template <Join join, Summed of, int kTerms>
 static void join_streams(const float* x, int64_t step, int64_t count, float* to) {
   Vector terms[kTerms];
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTerms; ++i) terms[i] = term<raw>(load(x + c + i * step));
+    for (int i = 0; i < kTerms; ++i) terms[i] = term<of>(load(x + c + i * step));
     store(to + c, join_terms<join, kTerms>(terms));
   }
   if (c == count) return;
   for (int i = 0; i < kTerms; ++i) {
-    terms[i] = term<raw>(load_some(x + c + i * step, count - c));
+    terms[i] = term<of>(load_some(x + c + i * step, count - c));
   }
   const Vector sum = join_terms<join, kTerms>(terms);
   __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
 }
 
-template <Join join, bool raw>
+template <Join join, Summed of>
 static void join_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
   switch (terms) {
-    case 1: return join_streams<join, raw, 1>(x, step, count, to);
-    case 2: return join_streams<join, raw, 2>(x, step, count, to);
-    case 3: return join_streams<join, raw, 3>(x, step, count, to);
-    case 4: return join_streams<join, raw, 4>(x, step, count, to);
-    case 5: return join_streams<join, raw, 5>(x, step, count, to);
-    case 6: return join_streams<join, raw, 6>(x, step, count, to);
-    case 7: return join_streams<join, raw, 7>(x, step, count, to);
-    default: return join_streams<join, raw, 8>(x, step, count, to);
+    case 1: return join_streams<join, of, 1>(x, step, count, to);
+    case 2: return join_streams<join, of, 2>(x, step, count, to);
+    case 3: return join_streams<join, of, 3>(x, step, count, to);
+    case 4: return join_streams<join, of, 4>(x, step, count, to);
+    case 5: return join_streams<join, of, 5>(x, step, count, to);
+    case 6: return join_streams<join, of, 6>(x, step, count, to);
+    case 7: return join_streams<join, of, 7>(x, step, count, to);
+    default: return join_streams<join, of, 8>(x, step, count, to);
   }
 }
 
 // The reductions of those of n rows that are a multiple of `left` apart: `left` rows, at most an
 // eighth of the power of two from n on; rows of `width` elements, `row` apart before and together
 // after.
-template <Join join, bool raw>
+template <Join join, Summed of>
 static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int64_t left,
                       float* to) {
   const int64_t terms = (n + left - 1) / left;
   const int64_t full = n - (terms - 1) * left;  // the others have one term less
   if (row == width) {
-    join_streams<join, raw>(terms, x, left * row, full * width, to);
+    join_streams<join, of>(terms, x, left * row, full * width, to);
     if (full < left) {
-      join_streams<join, raw>(terms - 1, x + full * row, left * row, (left - full) * width,
+      join_streams<join, of>(terms - 1, x + full * row, left * row, (left - full) * width,
                          to + full * width);
     }
     return;
   }
   for (int64_t i = 0; i < left; ++i) {
     const int64_t here = i < full ? terms : terms - 1;
-    join_streams<join, raw>(here, x + i * row, left * row, width, to + i * width);
+    join_streams<join, of>(here, x + i * row, left * row, width, to + i * width);
   }
 }
 
 // out[c] = the pairwise reduction of x[i * row + c], i below n; scratch for n * width / 4 elements.
-template <Join join, bool raw>
+template <Join join, Summed of>
 static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                      float* out) {
   int64_t power = power_of_two_from(n);
-  if (power <= 8) return join_streams<join, raw>(n, x, row, width, out);
+  if (power <= 8) return join_streams<join, of>(n, x, row, width, out);
   power /= 8;
-  join_rows<join, raw>(x, n, row, width, power, scratch);
-  pairwise<join, false>(scratch, power, width, width, scratch, out);
+  join_rows<join, of>(x, n, row, width, power, scratch);
+  pairwise<join, Summed::kElements>(scratch, power, width, width, scratch, out);
 }
 
 // The pairwise reductions of the elements of a row that are a multiple of kLanes apart; where there
 // is none, what changes nothing.
-template <Join join, bool raw, int kTerms>
+template <Join join, Summed of, int kTerms>
 static inline Vector join_few(const float* x, int64_t n) {
   Vector terms[kTerms];
 #pragma GCC unroll 8
-  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<raw>(load(x + i * kLanes));
+  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<of>(load(x + i * kLanes));
   constexpr int64_t kLast = (kTerms - 1) * kLanes;
-  terms[kTerms - 1] = term<raw>(n == kTerms * kLanes
+  terms[kTerms - 1] = term<of>(n == kTerms * kLanes
                                     ? load(x + kLast)
                                     : load_some(x + kLast, n - kLast, nothing(join)));
   return join_terms<join, kTerms>(terms);
 }
 
-template <Join join, bool raw>
+template <Join join, Summed of>
 static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
   const int64_t power = power_of_two_from(n) / 8;
   if (power > kLanes) {
-    join_rows<join, raw>(x, n, 1, 1, power, scratch);
-    return join_lanes<join, false>(scratch, power, scratch);
+    join_rows<join, of>(x, n, 1, 1, power, scratch);
+    return join_lanes<join, Summed::kElements>(scratch, power, scratch);
   }
   switch ((n + kLanes - 1) / kLanes) {
-    case 1: return join_few<join, raw, 1>(x, n);
-    case 2: return join_few<join, raw, 2>(x, n);
-    case 3: return join_few<join, raw, 3>(x, n);
-    case 4: return join_few<join, raw, 4>(x, n);
-    case 5: return join_few<join, raw, 5>(x, n);
-    case 6: return join_few<join, raw, 6>(x, n);
-    case 7: return join_few<join, raw, 7>(x, n);
-    default: return join_few<join, raw, 8>(x, n);
+    case 1: return join_few<join, of, 1>(x, n);
+    case 2: return join_few<join, of, 2>(x, n);
+    case 3: return join_few<join, of, 3>(x, n);
+    case 4: return join_few<join, of, 4>(x, n);
+    case 5: return join_few<join, of, 5>(x, n);
+    case 6: return join_few<join, of, 6>(x, n);
+    case 7: return join_few<join, of, 7>(x, n);
+    default: return join_few<join, of, 8>(x, n);
   }
 }
 
@@ -171,17 +173,17 @@ constexpr int64_t kAhead = 1 << 12;  // elements of the next row that are fetche
 
 // out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes
 // elements.
-template <Join join, bool raw>
+template <Join join, Summed of>
 static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
   // Raw rows come from memory, in an order that the processor does not foresee.
-  const int64_t ahead = !raw ? 0 : n < kAhead ? n : kAhead;
+  const int64_t ahead = of == Summed::kElements ? 0 : n < kAhead ? n : kAhead;
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t here = count - i < kLanes ? count - i : kLanes;
     Vector rows[kLanes] = {};
     for (int64_t r = 0; r < here; ++r) {
       const float* const row = x + (i + r) * n;
       for (int64_t j = 0; i + r + 1 < count && j < ahead; j += 16) __builtin_prefetch(row + n + j);
-      rows[r] = join_lanes<join, raw>(row, n, scratch);
+      rows[r] = join_lanes<join, of>(row, n, scratch);
     }
     const Vector results = fold<join, kLanes>(rows);
     __builtin_memcpy(out + i, &results, sizeof(float) * here);
@@ -212,12 +214,15 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
   }
 }
 
-#define REPJAX_JOINS(function, raw)                                            \
-  {                                                                            \
-    function<Join::kAdd, raw>, function<Join::kLargest, raw>, function<Join::kSmallest, raw> \
+#define REPJAX_JOINS(function, of)                                                         \
+  {                                                                                        \
+    function<Join::kAdd, of>, function<Join::kLargest, of>, function<Join::kSmallest, of> \
   }
-static const Sums kSums = {kLanes,
-                           {REPJAX_JOINS(pairwise, false), REPJAX_JOINS(pairwise, true)},
-                           {REPJAX_JOINS(pairwise_rows, false), REPJAX_JOINS(pairwise_rows, true)},
-                           sequential};
+#define REPJAX_TERMS(function)                                                              \
+  {                                                                                         \
+    REPJAX_JOINS(function, Summed::kElements), REPJAX_JOINS(function, Summed::kRawElements),         \
+        REPJAX_JOINS(function, Summed::kSquares)                                             \
+  }
+static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_rows), sequential};
+#undef REPJAX_TERMS
 #undef REPJAX_JOINS

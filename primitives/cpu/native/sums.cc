@@ -43,9 +43,9 @@ struct Elements {
   const float* x = nullptr;
   const Bytecode* code = nullptr;
   int64_t first = 0;
-  bool raw = false;  // those in memory are not canonical yet
+  Summed terms = Summed::kElements;  // of those in memory
 
-  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, raw}; }
+  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms}; }
 
   // So many elements from `begin` on, where they are, or at `to`.
   const float* get(int64_t begin, int64_t count, float* to) const {
@@ -79,7 +79,7 @@ void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
   while (n > 1) {
     if (width == 1 && n <= kLongRow) {
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_rows[x.raw][int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
+      sums.pairwise_rows[int(x.terms)][int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
       return;
     }
     const int64_t step = x.code ? kComputedStep : kStep;
@@ -103,7 +103,7 @@ void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
         const int64_t here = in_last ? rows : rows - 1;
         int64_t row = columns;
         const float* const from = x.get(begin, here, &row, stop - begin, terms);
-        sums.pairwise[x.raw][int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
+        sums.pairwise[int(x.terms)][int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
         begin = stop;
       }
     });
@@ -126,7 +126,7 @@ void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int
       auto scratch = buffer(n / 4 + 8 * sums.lanes);
       const int64_t o = block * rows, here = std::min(rows, outer - o);
       const float* const from = x.get(o * n, here * n, x.memory(here * n));
-      sums.pairwise_rows[x.raw][int(join)](from, here, n, scratch.get(), out + o);
+      sums.pairwise_rows[int(x.terms)][int(join)](from, here, n, scratch.get(), out + o);
     });
   } else if (outer >= 2 * threads) {
     share(pool, outer, outer * n * inner * x.operations(), kThread, [=, &sums](int64_t o) {
@@ -171,6 +171,29 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
   });
 }
 
+// What bytecode makes of a single array in memory, if it is one of these; else kElements.
+Summed terms_of(const Bytecode& code) {
+  const Input& input = code.inputs[0];
+  if (code.input_count != 1 || !input.contiguous() || input.storage != kWord) {
+    return Summed::kElements;
+  }
+  int64_t canonical = 0;  // the register of the canonical elements: the input's, or another
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    const bool is_last = i + 1 == code.instruction_count;
+    if (Operation(x.operation) == Operation::canonicalize && i == 0) {
+      if (is_last) return Summed::kRawElements;
+      canonical = x.to;
+    } else if (Operation(x.operation) == Operation::mul && is_last && x.from[0] == canonical &&
+               x.from[1] == canonical) {
+      return Summed::kSquares;
+    } else {
+      break;
+    }
+  }
+  return Summed::kElements;
+}
+
 // sizes: those of the three axes of x, which is the operand or the result of the bytecode.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
                   std::string_view accumulation, ffi::Span<const int64_t> encoded,
@@ -194,12 +217,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
     for (size_t i = 0; i < args.size(); ++i) {
       inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
     }
-    const bool only_canonicalizes =
-        code.instruction_count == 1 &&
-        Operation(code.instructions[0].operation) == Operation::canonicalize;
-    if (only_canonicalizes && inputs[0].contiguous() && inputs[0].storage == kWord && n > 1) {
+    const Summed terms = terms_of(code);
+    if (terms != Summed::kElements && n > 1) {
       x.x = static_cast<const float*>(inputs[0].data);
-      x.raw = true;
+      x.terms = terms;
     } else {
       x.code = &code;
     }
