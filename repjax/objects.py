@@ -18,7 +18,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -244,7 +244,13 @@ class _ObjectsReturned(Exception):
     """A function of arrays turned out to return objects."""
 
 
-class Jitted:
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+Q = ParamSpec("Q")
+S = TypeVar("S")
+
+
+class Jitted(Generic[P, R]):
     """A function of arrays, or of objects of NNX, by one that compiles functions of arrays.
 
     It is used as what ``jax.jit`` returns.  It is taken for one of arrays until it is given objects
@@ -259,7 +265,7 @@ class Jitted:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         compiled: Callable[[Callable[..., Any], dict[str, Any]], Any],
         options: dict[str, Any],
     ):
@@ -275,6 +281,14 @@ class Jitted:
         self._of_arrays = compiled(of_arrays, options)
         self._split = Split(fn)
         self._returns_objects = False
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Jitted[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Jitted[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> Callable[Q, R]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -294,7 +308,7 @@ class Jitted:
         _check_static(self._fn, self._options, args, kwargs)
         return of_objects(args, kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._either(self._of_arrays, self._on_objects, args, kwargs)
 
     def _on_objects(self, args, kwargs):
