@@ -30,6 +30,7 @@ from repjax.primitives.core.values import canonicalize
 from repjax.primitives.core.weak import leave
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
+from repjax.tracebacks import boundary
 from repjax.tracing import trace
 
 P = ParamSpec("P")
@@ -53,6 +54,7 @@ def explicit(
     """
     check_orders(accumulation, contraction)
 
+    @boundary
     @functools.wraps(function)
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, ov
 import jax
 
 from repjax.primitives.core.jax_internals import trace_state_clean
+from repjax.tracebacks import boundary
 
 _flatten_one_level = jax.tree_util.default_registry.flatten_one_level
 #: Types of values that are leaves, which every call meets again.
@@ -308,16 +309,19 @@ class Jitted(Generic[P, R]):
         _check_static(self._fn, self._options, args, kwargs)
         return of_objects(args, kwargs)
 
+    @boundary
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._either(self._of_arrays, self._on_objects, args, kwargs)
 
     def _on_objects(self, args, kwargs):
         return self._split.call(self._of_trees, args, kwargs)
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The lowered function for arguments, as of ``jax.jit``."""
         return self._stage("lower", args, kwargs)
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """The traced function for arguments, as of ``jax.jit``."""
         return self._stage("trace", args, kwargs)
@@ -330,6 +334,7 @@ class Jitted(Generic[P, R]):
 
         return self._either(getattr(self._of_arrays, name), of_objects, args, kwargs)
 
+    @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the result, as of ``jax.jit``; objects stay what they are."""
 

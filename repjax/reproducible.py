@@ -15,8 +15,8 @@ from repjax.primitives.core.tables import Accumulation, Contraction, check_order
 from repjax.tracing import Written, as_written, named, trace
 
 _DIFFERENTIATED = (
-    "repjax.reproducible: expected to be the outermost transformation, received a derivative "
-    "of a reproducible function; put it outside: repjax.reproducible(jax.grad(f)) instead of "
+    "repjax.reproducible: expected to be the outermost transformation, received a derivative of "
+    "the reproducible function {name}; put it outside: repjax.reproducible(jax.grad(f)) instead of "
     "jax.grad(repjax.reproducible(f))"
 )
 P = ParamSpec("P")
@@ -131,7 +131,7 @@ def reproducible(
 
             @sealed.defjvp
             def refuse(primals, tangents):
-                raise TypeError(_DIFFERENTIATED)
+                raise TypeError(_DIFFERENTIATED.format(name=getattr(fn, "__name__", fn)))
 
             if as_written.value:
                 sealed = named(sealed, Written(jaxpr, accumulation, contraction))

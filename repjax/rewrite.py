@@ -13,6 +13,7 @@ import contextlib
 import functools
 import pathlib
 import traceback
+from collections.abc import Sequence
 
 import jax
 from jax.extend import source_info_util
@@ -29,6 +30,7 @@ from repjax.primitives.kernels import in_kernels
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 
+_WIDE = ("float64", "complex128")
 _NOT_THE_USERS = tuple(
     str(pathlib.Path(file).parent)
     for file in (__file__, repjax.primitives.__file__, jax.__file__, contextlib.__file__)
@@ -62,7 +64,7 @@ def run(jaxpr, operands) -> list:
             except RefusedError as error:
                 context.refusals.append(((), error))
         if context.refusals:
-            raise RefusedError(report(context.refusals))
+            raise RefusedError(report(context.refusals, _wide(inner)))
         return match_types(map(canonicalize, map(leave, results, types)), types)
 
     function = functools.partial(in_kernels, program)
@@ -107,12 +109,21 @@ def location(equations) -> str:
     return "an unknown line"
 
 
-def report(refusals) -> str:
+def _wide(jaxpr) -> list[str]:
+    """The arguments of the user's function that are float64, by their names."""
+    names = getattr(jaxpr.debug_info, "arg_names", None) or ()
+    pairs = zip(names, jaxpr.invars, strict=False)  # a program may have others than arguments
+    return [str(name) for name, v in pairs if name and str(v.aval.dtype) in _WIDE]
+
+
+def report(refusals, wide: Sequence[str] = ()) -> str:
+    """What a RefusedError says, of equations and errors, and of arguments in double precision."""
     lines = [f"  {location(equations)}: {error}" for equations, error in refusals]
     distinct = list(dict.fromkeys(lines))
     return (
         f"repjax refuses {len(distinct)} operation(s), because it has no reproducible form "
         "for them and nothing falls back silently:\n"
         + "\n".join(distinct)
+        + (f"\nThe arguments {', '.join(wide)} are in double precision." if wide else "")
         + "\nReplace them, or run them outside repjax; docs/numerics.md lists what is covered."
     )

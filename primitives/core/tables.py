@@ -25,6 +25,8 @@ PREFIX = "repjax_"
 class RefusedError(NotImplementedError):
     """An operation that has no reproducible form.  Nothing falls back silently."""
 
+    __module__ = "repjax"  # by which users know it
+
 
 # --- orders -----------------------------------------------------------------------------
 

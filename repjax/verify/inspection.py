@@ -44,12 +44,11 @@ def leaves_of(path: str | pathlib.Path) -> list[Leaf]:
     try:
         if start.startswith(_ZIP) and checkpoint.is_one(path):
             return checkpoint.stored_leaves(path)
-        with np.load(path, allow_pickle=False) as found:
-            return leaves({**found})
+        with open(path, "rb") as file:
+            found = np.load(file, allow_pickle=False)
+            return leaves({**found} if start.startswith(_ZIP) else found)
     except checkpoint.CheckpointError:
         raise
-    except AttributeError:  # an .npy is no context
-        return leaves(np.load(path, allow_pickle=False))
     except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise FileError(
             f"{path}: expected arrays of numbers, received {type(error).__name__}: {error}; "

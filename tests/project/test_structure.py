@@ -22,6 +22,7 @@ LAYERS = [
     "repjax.files",
     "repjax.primitives",
     "repjax.environment",
+    "repjax.tracebacks",
     "repjax.rules",
     "repjax.sharding",
     "repjax.rewrite",
