@@ -15,6 +15,7 @@ import subprocess
 import pytest
 import yaml
 
+import repjax
 from helpers.paths import ROOT
 from repjax.environment import TESTED
 
@@ -90,3 +91,13 @@ def test_the_versions_are_those_that_are_supported():
     assert f'"jax>={TESTED[0]},<{TESTED[1]}"' in (ROOT / "pyproject.toml").read_text()
     pinned = {*re.findall(r"tests/versions.py \S+:([\d.]+)", (ROOT / ".ci" / "run").read_text())}
     assert pinned and pinned <= {*versions}
+
+
+def test_the_files_of_github_and_of_citations_are_read():
+    templates = [*(ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    forms = {path.stem: yaml.safe_load(path.read_text()) for path in templates}
+    assert forms.keys() == {"bits_differ", "refused", "other", "config"}
+    for name, form in forms.items():
+        assert name == "config" or {"name", "description", "body"} <= form.keys(), name
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == repjax.__version__ and citation["authors"]
