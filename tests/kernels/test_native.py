@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import _ctypes
 import hashlib
+import importlib.metadata
 import pathlib
 import shutil
-import sys
 from functools import partial
 
 import jax
@@ -201,7 +201,8 @@ def test_a_source_tree_uses_the_kernel_that_is_installed(loading, tmp_path):
     for path in (installed, about):
         path.parent.mkdir(parents=True)
     about.write_text("Metadata-Version: 2.4\nName: repjax\nVersion: 0.1.0\n")
-    loading.setattr(sys, "path", [str(site)])
+    found = partial(importlib.metadata.distributions, path=[str(site)])
+    loading.setattr(importlib.metadata, "distributions", found)
     _warned_once(f"{tmp_path} is a source tree, where it was not compiled, and no repjax")
     shutil.copy(KERNEL, installed)
     assert library._find() == installed
