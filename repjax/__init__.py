@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _environment.check_version()
 _read_environment()
 
-_MODULES = (*("checkpoint", "lax", "models", "nn", "nnx", "numpy", "optim", "repdl", "verify"),)
+_MODULES = ("checkpoint", "lax", "models", "nn", "nnx", "numpy", "optim", "repdl", "verify")
 __all__ = [
     *("CONTRACT_VERSION", "RefusedError", "__version__", "digest", "enabled", "explain", "info"),
     *("reproducible", *_MODULES),

@@ -110,10 +110,19 @@ def location(equations) -> str:
 
 
 def _wide(jaxpr) -> list[str]:
-    """The arguments of the user's function that are float64, by their names."""
-    names = getattr(jaxpr.debug_info, "arg_names", None) or ()
-    pairs = zip(names, jaxpr.invars, strict=False)  # a program may have others than arguments
-    return [str(name) for name, v in pairs if name and str(v.aval.dtype) in _WIDE]
+    """The arguments of the user's function that are in double precision, by their names.
+
+    Python numbers are not, whatever JAX calls them.  A program may have operands that are no
+    arguments: then it is not known which is which.
+    """
+    names, operands = jaxpr.debug_info.arg_names or (), [v.aval for v in jaxpr.invars]
+    if len(names) != len(operands):
+        return []
+    return [
+        str(name)
+        for name, x in zip(names, operands, strict=True)
+        if name and str(getattr(x, "dtype", "")) in _WIDE and not x.weak_type
+    ]
 
 
 def report(refusals, wide: Sequence[str] = ()) -> str:

@@ -46,7 +46,7 @@ _TARGETS = (
 _SOURCES = pathlib.Path(__file__).parent / "native"
 _LIBRARY = pathlib.Path(__file__).parent / "_native.so"
 #: Where this is a source tree and not an installed package, the tree.
-_TREE = next((p for p in [_SOURCES.parents[2]] if (p / "setup.py").is_file()), None)
+_TREE = _SOURCES.parents[2] if (_SOURCES.parents[2] / "setup.py").is_file() else None
 _INSTALLED = "repjax/primitives/cpu/_native.so"
 #: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its
 #: neighbours, so that what is between need not be written and read.
@@ -108,7 +108,7 @@ def _find() -> pathlib.Path | str:
 
 
 def _installed() -> Iterator[pathlib.Path]:
-    """In a source tree, where the repjax that are installed may have a kernel."""
+    """In a source tree, where the installed ones may have a kernel."""
     if _TREE is not None:
         for distribution in importlib.metadata.distributions(name="repjax"):
             yield pathlib.Path(str(distribution.locate_file(_INSTALLED)))
