@@ -75,11 +75,9 @@ _ON_ONE_DEVICE = {
 def _on_cpu(primitive: Primitive) -> Kernel | None:
     if primitive in _OF_XLA:
         return Kernel(lambda: _OF_XLA[primitive])
-    if not library.available():
-        return None
-    if primitive in _IN_PARTS:
+    if primitive in _IN_PARTS and library.serves():
         return Kernel(lambda: _IN_PARTS[primitive], in_parts=True)
-    if primitive in _ON_ONE_DEVICE:
+    if primitive in _ON_ONE_DEVICE and library.serves():
         return Kernel(lambda: _ON_ONE_DEVICE[primitive], on_one_device=True)
     return None
 

@@ -20,16 +20,18 @@ import os
 import re
 import urllib.parse
 import zipfile
+from typing import Any
 
 import jax
 import numpy as np
 
-from repjax.digests import digest, leaves, names, show
+from repjax.digests import Leaf, digest, leaves, names, show
 from repjax.files import replacing as replacing
 
 _FORMAT = "repjax checkpoint"
 _VERSION = 1
 _HEADER = "checkpoint.json"
+_START = 30 + len(_HEADER)  # a zip member's header is 30 bytes, then its name
 _SEAL = b"sha256:" + b"0" * 64
 #: What an archive that is none, or a header that is another, raises.
 _UNREADABLE = (
@@ -42,7 +44,7 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be written or read; no file was changed."""
 
 
-def save(path, tree, metadata=None) -> None:
+def save(path: str | os.PathLike[str], tree: Any, metadata: Any = None) -> None:
     """Write a tree and its metadata to one file, completely or not at all.
 
     Args:
@@ -87,7 +89,7 @@ def save(path, tree, metadata=None) -> None:
         file.write(seal)
 
 
-def load(path, like):
+def load(path: str | os.PathLike[str], like: Any) -> tuple[Any, Any]:
     """Read a checkpoint back: ``(tree, metadata)``, with the bits that were saved.
 
     Args:
@@ -116,30 +118,42 @@ def load(path, like):
     return tree, header["metadata"]
 
 
-def load_metadata(path):
+def load_metadata(path: str | os.PathLike[str]) -> Any:
     """The metadata of a checkpoint alone; errors as in :func:`load`."""
     with _opened(path) as (_, header):
         return header["metadata"]
 
 
-def load_leaves(path) -> dict[tuple[str, ...], np.ndarray]:
+def load_leaves(path: str | os.PathLike[str]) -> dict[tuple[str, ...], np.ndarray]:
     """The arrays of a checkpoint by their paths, as NumPy has them; errors as in :func:`load`.
 
     A PRNG key array is its key data, and a leaf that is None is left out.
     """
+    return {leaf.path: leaf.array for leaf in stored_leaves(path) if leaf.array is not None}
+
+
+def stored_leaves(path: str | os.PathLike[str]) -> list[Leaf]:
+    """The leaves of a checkpoint, in the order of their digest; errors as in :func:`load`."""
     import ml_dtypes  # a dependency of jax: bfloat16 and its like
 
     with _opened(path) as (archive, header):
-        found = {}
+        found = []
         for leaf in header["leaves"]:
+            array = None
             if leaf["member"] is not None:
                 with archive.open(leaf["member"]) as file:
                     array = np.lib.format.read_array(file, allow_pickle=False)
                 array = array.astype(array.dtype.newbyteorder("="), copy=False)
                 if hasattr(ml_dtypes, leaf["dtype"]):
                     array = array.view(getattr(ml_dtypes, leaf["dtype"]))
-                found[tuple(leaf["path"])] = array
+            found.append(Leaf(tuple(leaf["path"]), leaf["dtype"], array))
         return found
+
+
+def is_one(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a checkpoint does."""
+    with open(path, "rb") as file:
+        return _starts(file.read(_START))
 
 
 # Writing.
@@ -214,9 +228,13 @@ def _hash(file) -> bytes:
     return b"sha256:" + sha.hexdigest().encode()
 
 
+def _starts(start: bytes) -> bool:
+    return start[:4] == b"PK\x03\x04" and start.endswith(_HEADER.encode())
+
+
 def _check_seal(path, file):
-    start = file.read(30 + len(_HEADER))  # a zip member's header is 30 bytes, then its name
-    if start[:4] != b"PK\x03\x04" or not start.endswith(_HEADER.encode()):
+    start = file.read(_START)
+    if not _starts(start):
         raise CheckpointError(
             f"{path}: expected a {_FORMAT}, received a file that starts with {start[:8]!r}; "
             "give the path of a file that repjax.checkpoint.save wrote"

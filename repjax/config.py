@@ -39,6 +39,8 @@ from repjax import cotangents, environment, rewrite
 from repjax.primitives.core.jax_internals import pxla, random_core, trace_state_clean
 from repjax.primitives.core.tables import (
     PREFIX,
+    Accumulation,
+    Contraction,
     RefusedError,
     check_accumulation,
     check_contraction,
@@ -89,7 +91,10 @@ def _check_changeable(name: str, received, current) -> None:
 
 @contextlib.contextmanager
 def enabled(
-    value: bool = True, *, accumulation: str | None = None, contraction: str | None = None
+    value: bool = True,
+    *,
+    accumulation: Accumulation | None = None,
+    contraction: Contraction | None = None,
 ) -> Iterator[None]:
     """Within the block, and on this thread, everything JAX compiles is reproducible.
 

@@ -33,7 +33,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-import typing
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,7 +43,7 @@ _HEADER = b"repjax digest 1\n"
 _SCALARS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 
 
-class Leaf(typing.NamedTuple):
+class Leaf(NamedTuple):
     """A leaf as it is digested and stored: its path, dtype name, and elements as an array."""
 
     path: tuple[str, ...]
@@ -50,7 +51,7 @@ class Leaf(typing.NamedTuple):
     array: np.ndarray | None  # None for a leaf that is None
 
 
-def digest(tree) -> str:
+def digest(tree: Any) -> str:
     """The digest of a tree of arrays, "sha256:" and 64 hexadecimal digits.
 
     Args:
@@ -64,8 +65,13 @@ def digest(tree) -> str:
       TypeError: a leaf or a dict key of another type, or an array inside a JAX trace.
       ValueError: two leaves with the same path, such as keys 1 and "1" of one dict.
     """
+    return digest_of_leaves(leaves(tree))
+
+
+def digest_of_leaves(found: Iterable[Leaf]) -> str:
+    """:func:`digest` of the tree that has these leaves, in their order."""
     sha = hashlib.sha256(_HEADER)
-    for leaf in leaves(tree):
+    for leaf in found:
         _update(sha, leaf)
     return f"sha256:{sha.hexdigest()}"
 
@@ -77,7 +83,7 @@ def digest_alone(array: np.ndarray | None) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def _update(sha, leaf: Leaf) -> None:
+def _update(sha: Any, leaf: Leaf) -> None:
     sha.update(struct.pack("<I", len(leaf.path)))
     for name in leaf.path:
         sha.update(_string(name))
@@ -88,7 +94,7 @@ def _update(sha, leaf: Leaf) -> None:
         sha.update(little_endian(leaf.array).data)
 
 
-def leaves(tree) -> list[Leaf]:
+def leaves(tree: Any) -> list[Leaf]:
     """The leaves of a tree in the digest's order; errors as in :func:`digest`."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
     found = [Leaf(names(path), *_elements(names(path), x)) for path, x in flat]
@@ -102,7 +108,7 @@ def leaves(tree) -> list[Leaf]:
     return found
 
 
-def names(path) -> tuple[str, ...]:
+def names(path: Iterable[Any]) -> tuple[str, ...]:
     """The names along a key path of `jax.tree_util`."""
     return tuple(_name(entry) for entry in path)
 
@@ -124,7 +130,7 @@ def little_endian(array: np.ndarray) -> np.ndarray:
     return words.view(np.uint8)
 
 
-def hex_bits(x) -> str:
+def hex_bits(x: Any) -> str:
     """The bits of one float32 and its value, as ``"0x3dcccccd 0x1.99999ap-4"``.
 
     Args:
@@ -155,7 +161,7 @@ def _string(text: str) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def _name(entry) -> str:
+def _name(entry: Any) -> str:
     for field in ("key", "idx", "name"):
         if hasattr(entry, field):
             key = getattr(entry, field)
@@ -172,7 +178,7 @@ def _name(entry) -> str:
     )
 
 
-def _elements(path, x) -> tuple[str, np.ndarray | None]:
+def _elements(path: tuple[str, ...], x: Any) -> tuple[str, np.ndarray | None]:
     """The dtype name and the elements of one leaf."""
     if x is None:
         return "none", None

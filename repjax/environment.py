@@ -1,5 +1,7 @@
 """What the process must leave alone: flags of XLA that change arithmetic, and the rounding mode.
 
+And the versions of JAX that the tests have run with.
+
 The bits of a program are fixed by what XLA is asked to compute.  With a few of its flags it
 computes something else (``docs/numerics.md`` lists those that were tried), and so does every
 processor whose rounding mode is not to nearest.  Both are refused: where repjax is enabled or a
@@ -12,9 +14,14 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
+from repjax._version import __version__
 from repjax.primitives.core.jax_internals import compiler
 from repjax.primitives.core.tables import PREFIX
 
@@ -24,6 +31,9 @@ HARMFUL = {
     "xla_gpu_ftz": "flushes the subnormal sums inside of matrix products",
 }
 _OFF = ("false", "0")
+#: The oldest version of JAX that the tests run with, and the first that they have not run with;
+#: pyproject.toml asks for these.
+TESTED = ("0.10.2", "0.13")
 #: XLA reads it once; so a program that removes it later changes nothing.
 _AT_IMPORT = os.environ.get("XLA_FLAGS", "")
 
@@ -67,6 +77,24 @@ def check(compiler_options: Mapping[str, Any] | None = None) -> None:
             "repjax: expected the processor to round to nearest, received another rounding mode on "
             "this thread; call C's fesetround(FE_TONEAREST), or find the library that changed it"
         )
+
+
+def check_version(version: str = jax.__version__) -> None:
+    """Warn of a version of JAX that the tests have not run with."""
+    oldest, beyond = map(_numbers, TESTED)
+    if not oldest <= _numbers(version) < beyond:
+        warnings.warn(
+            f"repjax {__version__} was tested with jax {TESTED[0]} and newer, below {TESTED[1]}; "
+            f"received jax {version}, whose programs may differ: see whether repjax conformance "
+            f'finds the contract\'s bits, or pip install "jax>={TESTED[0]},<{TESTED[1]}"',
+            stacklevel=3,
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    """Those at the start of a version: ``[0, 12, 0]`` of ``0.12.0.dev1``."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(n) for n in found[0].split(".")] if found else []
 
 
 _stock_compile = compiler.compile_or_get_cached

@@ -12,27 +12,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from repjax import config, rewrite
 from repjax.primitives.core.interpret import interpret_closed
-from repjax.primitives.core.tables import Context, RefusedError, check_orders, orders
+from repjax.primitives.core.tables import (
+    Accumulation,
+    Context,
+    Contraction,
+    RefusedError,
+    check_orders,
+    orders,
+)
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.core.weak import leave
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
+from repjax.tracebacks import boundary
 from repjax.tracing import trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def explicit(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     *,
-    accumulation: str | None = None,
-    contraction: str | None = None,
+    accumulation: Accumulation | None = None,
+    contraction: Contraction | None = None,
     listing: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """A reproducible, differentiable twin of a function of arrays.
 
     JAX and NumPy arrays among the arguments are its operands; anything else is static.
@@ -43,6 +54,7 @@ def explicit(
     """
     check_orders(accumulation, contraction)
 
+    @boundary
     @functools.wraps(function)
     def twin(*args, **kwargs):
         jaxpr, operands, rebuild = trace(function, args, kwargs, accumulation, contraction)

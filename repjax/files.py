@@ -6,10 +6,12 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterator
+from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new binary file that takes the place of `path` if the block succeeds."""
     target = os.path.realpath(os.fspath(path))  # through a symbolic link, not over it
     folder, name = os.path.split(target)

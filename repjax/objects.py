@@ -18,11 +18,12 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 
 from repjax.primitives.core.jax_internals import trace_state_clean
+from repjax.tracebacks import boundary
 
 _flatten_one_level = jax.tree_util.default_registry.flatten_one_level
 #: Types of values that are leaves, which every call meets again.
@@ -244,7 +245,13 @@ class _ObjectsReturned(Exception):
     """A function of arrays turned out to return objects."""
 
 
-class Jitted:
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+Q = ParamSpec("Q")
+S = TypeVar("S")
+
+
+class Jitted(Generic[P, R]):
     """A function of arrays, or of objects of NNX, by one that compiles functions of arrays.
 
     It is used as what ``jax.jit`` returns.  It is taken for one of arrays until it is given objects
@@ -259,7 +266,7 @@ class Jitted:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         compiled: Callable[[Callable[..., Any], dict[str, Any]], Any],
         options: dict[str, Any],
     ):
@@ -275,6 +282,14 @@ class Jitted:
         self._of_arrays = compiled(of_arrays, options)
         self._split = Split(fn)
         self._returns_objects = False
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Jitted[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Jitted[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> Callable[Q, R]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -294,16 +309,19 @@ class Jitted:
         _check_static(self._fn, self._options, args, kwargs)
         return of_objects(args, kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @boundary
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._either(self._of_arrays, self._on_objects, args, kwargs)
 
     def _on_objects(self, args, kwargs):
         return self._split.call(self._of_trees, args, kwargs)
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The lowered function for arguments, as of ``jax.jit``."""
         return self._stage("lower", args, kwargs)
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """The traced function for arguments, as of ``jax.jit``."""
         return self._stage("trace", args, kwargs)
@@ -316,6 +334,7 @@ class Jitted:
 
         return self._either(getattr(self._of_arrays, name), of_objects, args, kwargs)
 
+    @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the result, as of ``jax.jit``; objects stay what they are."""
 

@@ -1,5 +1,8 @@
 """optax transformations made reproducible."""
 
+from collections.abc import Callable as _Callable
+from typing import Any as _Any
+
 import optax as _optax
 
 from repjax.reproducible import reproducible as _reproducible
@@ -35,6 +38,6 @@ def reproducible(transformation: _optax.GradientTransformation) -> _optax.Gradie
     )
 
 
-apply_updates = _reproducible(_optax.apply_updates)
+apply_updates: _Callable[[_Any, _Any], _Any] = _reproducible(_optax.apply_updates)
 
 __all__ = ["apply_updates", "reproducible"]

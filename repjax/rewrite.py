@@ -13,6 +13,7 @@ import contextlib
 import functools
 import pathlib
 import traceback
+from collections.abc import Sequence
 
 import jax
 from jax.extend import source_info_util
@@ -29,6 +30,7 @@ from repjax.primitives.kernels import in_kernels
 from repjax.rules import match_types
 from repjax.sharding import in_auto_axes
 
+_WIDE = ("float64", "complex128")
 _NOT_THE_USERS = tuple(
     str(pathlib.Path(file).parent)
     for file in (__file__, repjax.primitives.__file__, jax.__file__, contextlib.__file__)
@@ -62,7 +64,7 @@ def run(jaxpr, operands) -> list:
             except RefusedError as error:
                 context.refusals.append(((), error))
         if context.refusals:
-            raise RefusedError(report(context.refusals))
+            raise RefusedError(report(context.refusals, _wide(inner)))
         return match_types(map(canonicalize, map(leave, results, types)), types)
 
     function = functools.partial(in_kernels, program)
@@ -107,12 +109,30 @@ def location(equations) -> str:
     return "an unknown line"
 
 
-def report(refusals) -> str:
+def _wide(jaxpr) -> list[str]:
+    """The arguments of the user's function that are in double precision, by their names.
+
+    Python numbers are not, whatever JAX calls them.  A program may have operands that are no
+    arguments: then it is not known which is which.
+    """
+    names, operands = jaxpr.debug_info.arg_names or (), [v.aval for v in jaxpr.invars]
+    if len(names) != len(operands):
+        return []
+    return [
+        str(name)
+        for name, x in zip(names, operands, strict=True)
+        if name and str(getattr(x, "dtype", "")) in _WIDE and not x.weak_type
+    ]
+
+
+def report(refusals, wide: Sequence[str] = ()) -> str:
+    """What a RefusedError says, of equations and errors, and of arguments in double precision."""
     lines = [f"  {location(equations)}: {error}" for equations, error in refusals]
     distinct = list(dict.fromkeys(lines))
     return (
         f"repjax refuses {len(distinct)} operation(s), because it has no reproducible form "
         "for them and nothing falls back silently:\n"
         + "\n".join(distinct)
+        + (f"\nThe arguments {', '.join(wide)} are in double precision." if wide else "")
         + "\nReplace them, or run them outside repjax; docs/numerics.md lists what is covered."
     )

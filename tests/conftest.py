@@ -32,7 +32,7 @@ OF_ONE_VERSION = {
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),
-    *("commitments", "manifest"),
+    *("commitments", "build", "inspection", "manifest", "types", "workflows"),
     "conformance::test_another_instruction_set",
     "settings::test_setting",
 }

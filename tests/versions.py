@@ -2,8 +2,9 @@
 
     python tests/versions.py 3.11:0.10.2 3.12:0.11.2 3.12:newest [pytest options]
 
-Each version is PYTHON:JAX.  The Pythons must be installed (on the path, or by pyenv); JAX and
-the rest come from the package index.  Exits with 1 if any of them fails.
+Each version is PYTHON:JAX; the newest JAX is the newest that pyproject.toml lets in.  The Pythons
+must be installed (on the path, or by pyenv); JAX and the rest come from the package index.  Exits
+with 1 if any of them fails.
 """
 
 from __future__ import annotations

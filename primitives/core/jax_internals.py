@@ -5,6 +5,7 @@ The table of docs/architecture.md says what each is for and what happens when it
 """
 
 from jax._src import compiler as compiler
+from jax._src import traceback_util as traceback_util
 from jax._src.config import eager_constant_folding as eager_constant_folding
 from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.dispatch import apply_primitive as apply_primitive

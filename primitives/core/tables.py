@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 from jax.extend.core import Primitive
@@ -25,13 +25,17 @@ PREFIX = "repjax_"
 class RefusedError(NotImplementedError):
     """An operation that has no reproducible form.  Nothing falls back silently."""
 
+    __module__ = "repjax"  # by which users know it
+
 
 # --- orders -----------------------------------------------------------------------------
 
 #: The orders of sums and those of products (matrix products and convolutions); the first is the
 #: default.
-ACCUMULATIONS = ("pairwise", "sequential", "order_independent")
-CONTRACTIONS = ("sequential", "order_independent")
+Accumulation = Literal["pairwise", "sequential", "order_independent"]
+Contraction = Literal["sequential", "order_independent"]
+ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
+CONTRACTIONS: tuple[Contraction, ...] = get_args(Contraction)
 
 #: The orders where nothing says otherwise; part of the key of JAX's caches.
 default_accumulation = jax.make_user_context(ACCUMULATIONS[0])

@@ -6,18 +6,22 @@ products, many times.  The environment variable ``REPJAX_NATIVE`` says which is 
 ``off``, or one of this machine's instruction sets (``AVX512_AMX``, ``AVX512_VNNI``, ``AVX512``,
 ``AVX2``, ``NEON``, ``PLAIN``); by default the best one that has fused multiply-adds.
 
-It is only used with the sources that it was compiled from, which are installed with it for that.
+It is only used with the sources that it was compiled from, which are installed with it for that:
+their digest is compiled in.  In a source tree in which nothing was compiled, as where Python is
+started in a checkout, the kernel of an installed repjax is used, if it is of these sources.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.metadata
 import itertools
 import os
 import pathlib
-import sysconfig
+import re
 import warnings
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -40,7 +44,10 @@ _TARGETS = (
     "repjax_triangular_solve",
 )
 _SOURCES = pathlib.Path(__file__).parent / "native"
-_LIBRARY = pathlib.Path(__file__).parent / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+_LIBRARY = pathlib.Path(__file__).parent / "_native.so"
+#: Where this is a source tree and not an installed package, the tree.
+_TREE = _SOURCES.parents[2] if (_SOURCES.parents[2] / "setup.py").is_file() else None
+_INSTALLED = "repjax/primitives/cpu/_native.so"
 #: Elements of an array that does not stay in the caches.  XLA computes it in one loop with its
 #: neighbours, so that what is between need not be written and read.
 LARGE = 1 << 19
@@ -51,22 +58,15 @@ _SLOW = "PLAIN"
 @functools.cache
 def _load() -> ctypes.CDLL | str:
     """The kernel, registered with XLA, or why there is none."""
-    if not _LIBRARY.exists():
-        return "it was not compiled when repjax was installed"
+    path = _find()
+    if isinstance(path, str):
+        return path
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
-        reason = _is_stale(library)
-        for name in _TARGETS if reason is None else ():
+        library = ctypes.CDLL(str(path))
+        for name in _TARGETS:
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), "cpu")
     except Exception as error:  # whatever is wrong with it, there are the bodies
-        reason = f"it cannot be loaded: {error}"
-    if reason is not None:
-        warnings.warn(
-            f"repjax does without its C++ kernel, {_LIBRARY}: the same bits, but many times "
-            f"slower; {reason}",
-            stacklevel=2,
-        )
-        return reason
+        return f"{path} cannot be loaded: {error}; install repjax again"
     for function in (library.repjax_instruction_set, library.repjax_operation):
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_int64]
@@ -74,22 +74,44 @@ def _load() -> ctypes.CDLL | str:
     return library
 
 
-def _is_stale(library: ctypes.CDLL) -> str | None:
-    """Why the kernel is not one of the sources beside it, which the package brings along; or None.
+def _find() -> pathlib.Path | str:
+    """The file of the kernel of the sources beside this module, or why there is none.
 
-    A kernel of other sources may compute other bits, or read its operands in another way.
+    A kernel of other sources may compute other bits, or read its operands in another way: it is
+    not even loaded.
     """
-    expected, received = native_sources.digest(_SOURCES), None
-    if hasattr(library, "repjax_sources"):
-        library.repjax_sources.restype = ctypes.c_char_p
-        received = library.repjax_sources().decode()
-    if expected is not None and expected == received:
-        return None
+    expected = native_sources.digest(_SOURCES)
+    found = [path for path in (_LIBRARY, *_installed()) if path.is_file()]
+    for path in found:
+        if expected is not None and expected.encode() in path.read_bytes():
+            return path
+    if found:
+        received = re.search(rb"(?<!\w)[0-9a-f]{64}(?!\w)", found[0].read_bytes())
+        return (
+            f"{found[0]} was compiled from other sources: expected "
+            f"{expected or f'sources in {_SOURCES}'}, received "
+            f"{received[0].decode() if received else 'a kernel without a digest of its sources'}; "
+            "install repjax again, or in a source tree run python setup.py build_ext --inplace "
+            "--force"
+        )
+    if _TREE is not None:
+        return (
+            f"{_TREE} is a source tree, where it was not compiled, and no repjax that is installed "
+            "has one; run python setup.py build_ext --inplace in the tree, or install repjax and "
+            "start Python elsewhere"
+        )
     return (
-        f"it was compiled from other sources: expected {expected or f'sources in {_SOURCES}'}, "
-        f"received {received or 'a kernel without a digest of its sources'}; install repjax again, "
-        "or in a source tree run python setup.py build_ext --inplace --force"
+        "it was not compiled when repjax was installed; install a wheel that has it, or a C++ "
+        "compiler (g++ or clang++) and then repjax again, with REPJAX_REQUIRE_NATIVE=1 to see why "
+        "it fails"
     )
+
+
+def _installed() -> Iterator[pathlib.Path]:
+    """In a source tree, where the installed ones may have a kernel."""
+    if _TREE is not None:
+        for distribution in importlib.metadata.distributions(name="repjax"):
+            yield pathlib.Path(str(distribution.locate_file(_INSTALLED)))
 
 
 def _names(function) -> list[str]:
@@ -143,6 +165,24 @@ def in_use() -> tuple[str | None, str]:
 
 def available() -> bool:
     return in_use()[0] is not None
+
+
+def serves() -> bool:
+    """:func:`available`, asked by what is compiled for CPUs: warns, once, where it is not."""
+    if available():
+        return True
+    if os.environ.get("REPJAX_NATIVE") != "off":
+        _warn(in_use()[1])
+    return False
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"repjax computes without its C++ kernel: the same bits, but many times slower; {reason} "
+        "(REPJAX_NATIVE=off silences this warning)",
+        stacklevel=3,
+    )
 
 
 def call(name: str, results, operands, **integers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import linen
@@ -12,8 +12,10 @@ from flax import linen
 from repjax.config import is_enabled
 from repjax.nn.lifting import Drawing, method, methods
 
+M = TypeVar("M")
 
-def convert(module: Any) -> Any:
+
+def convert(module: M) -> M:
     """A Linen module, or a class of modules, made reproducible throughout.
 
     All that it computes is covered: the modules inside it and its own arithmetic between them, in

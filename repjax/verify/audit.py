@@ -9,6 +9,7 @@ after every transformation and rule, and reports what else is there.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,8 +36,8 @@ class Finding:
     Attributes:
       operation: its name in StableHLO, such as ``stablehlo.multiply``.
       types: the types of its operands and results.
-      location: where it comes from, as JAX and the compiler say it: the name of the JAX
-        primitive, file and line.
+      location: the user's line that it comes from: file, line, column and function; where
+        none is known, what the compiler says.
     """
 
     operation: str
@@ -71,11 +72,17 @@ def audit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Findi
 def audit_module(module: ir.Module) -> list[Finding]:
     """:func:`audit` of a program in StableHLO, with JAX's names of functions."""
     return [
-        Finding(operation.name, tuple(map(str, _types(operation))), str(operation.location))
+        Finding(operation.name, tuple(map(str, _types(operation))), _line(str(operation.location)))
         for function in _functions(module)
         for operation in _operations(function)
         if not _is_exact(operation)
     ]
+
+
+def _line(location: str) -> str:
+    """The innermost line in a location of the compiler, which has none of JAX and repjax."""
+    found = re.search(r'"([^"]*)"\("([^"]+)":(\d+:\d+)', location)
+    return f"{found[2]}:{found[3]} ({found[1]})" if found else location
 
 
 def _functions(module: ir.Module) -> list[Any]:

@@ -58,7 +58,7 @@ import numpy as np
 
 from repjax import checkpoint, config
 from repjax._version import __version__
-from repjax.information import info
+from repjax.information import info, processor
 from repjax.verify import bills, commitments, logs, runs, settings, training
 from repjax.verify.progress import counter
 
@@ -222,18 +222,9 @@ def machine() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
     }
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor()
 
 
 def devices() -> list[dict[str, Any]]:

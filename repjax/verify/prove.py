@@ -31,7 +31,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import platform
 import re
 import signal
 import sys
@@ -44,6 +43,7 @@ import jaxlib
 import numpy as np
 
 import repjax
+from repjax.information import processor
 from repjax.primitives.cpu import bytecode, library
 from repjax.verify import oracle
 
@@ -151,7 +151,7 @@ def describe(name: str, walk: range, isa: str | None) -> dict[str, Any]:
         "platform": device.platform,
         "isa": isa or "native",
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "device": _cpu() if device.platform == "cpu" else device.device_kind,
+        "device": processor() if device.platform == "cpu" else device.device_kind,
         "fused_multiply_add": _contracts(),
         "versions": {
             "repjax": repjax.__version__,
@@ -168,13 +168,6 @@ def _describe_oracle(name: str) -> str:
     width, scale = f"2**{int(np.log2(oracle.FILTER))}", oracle.function(name).scale
     interval = f"y +- {width} (|y| + {scale:g})" if scale else f"y (1 +- {width})"
     return ORACLE.format(interval=interval, stride=oracle.AUDIT_STRIDE)
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError):
-        if found := re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()):
-            return found[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _contracts() -> bool:

@@ -31,7 +31,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -228,8 +227,7 @@ def _collect(folder: pathlib.Path) -> Streams:
 
 def shim() -> tuple[pathlib.Path | None, str]:
     """The compiled C shim, or why there is none."""
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    path = pathlib.Path(__file__).parent / f"_entropy_shim{suffix}"
+    path = pathlib.Path(__file__).parent / "_entropy_shim.so"
     if not path.is_file():
         return None, "it is compiled where repjax is installed on Linux with a C compiler at hand"
     digest = hashlib.sha256(_SHIM_SOURCE.read_bytes()).hexdigest()

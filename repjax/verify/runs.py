@@ -156,9 +156,14 @@ class Run:
     """
 
     def __init__(
-        self, path, *, resume: bool = False, metadata: Any = None, background: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        resume: bool = False,
+        metadata: Any = None,
+        background: bool = False,
     ):
-        self.path = pathlib.Path(path)
+        self.path: pathlib.Path = pathlib.Path(path)
         self._thread = concurrent.futures.ThreadPoolExecutor(1) if background else None
         self._waiting: collections.deque[concurrent.futures.Future] = collections.deque()
         self._failed = False
@@ -200,7 +205,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -212,7 +217,7 @@ class Run:
                 self._thread.shutdown()
             self._file.close()
 
-    def step(self, n: int, **trees) -> None:
+    def step(self, n: int, **trees: Any) -> None:
         """Log the digests of trees after step n: ``params``, ``batch``, ``key`` and so on."""
         if type(n) is not int or n <= self._steps:
             raise RunError(f"Run.step: expected a step after {self._steps}, received {n!r}")
@@ -242,14 +247,14 @@ class Run:
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
-    def epoch(self, loss, **metrics) -> None:
+    def epoch(self, loss: Any, **metrics: Any) -> None:
         """Log the loss of the next epoch, and other numbers."""
         numbers = {name: dataclasses.asdict(Number.of(name, x)) for name, x in metrics.items()}
         loss = dataclasses.asdict(Number.of("the loss", loss))
         self._add({"kind": "epoch", "epoch": self._epochs, "loss": loss, "metrics": numbers})
         self._epochs += 1
 
-    def evaluate(self, labels, predictions, logits=None) -> None:
+    def evaluate(self, labels: Any, predictions: Any, logits: Any = None) -> None:
         """Keep what a model predicts on test data, for classes as integers, else as floats."""
         arrays = {"labels": np.asarray(labels), "predictions": np.asarray(predictions)}
         if arrays["labels"].shape != arrays["predictions"].shape or arrays["labels"].ndim != 1:
@@ -268,7 +273,7 @@ class Run:
         self._keep("evaluation", f"evaluation-{self._evaluations}.npz", arrays)
         self._evaluations += 1
 
-    def finish(self, params) -> None:
+    def finish(self, params: Any) -> None:
         """Keep the final parameters, and wait until all of the run is on the disk."""
         self._keep("finish", PARAMS, params)
         os.fsync(self._file.fileno())
@@ -358,7 +363,7 @@ class Record:
     is_finished: bool = False
 
 
-def read(path, progress: Callable[[int], None] | None = None) -> Record:
+def read(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Record:
     """Read a run directory.
 
     Args:

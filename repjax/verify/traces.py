@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import dataclasses
 import inspect
+import os
 import pathlib
 import re
 import subprocess
@@ -153,7 +154,7 @@ def trace(
     function: Callable[..., Any],
     *args: Any,
     level: str = "equation",
-    path=None,
+    path: str | os.PathLike[str] | None = None,
     name: str | None = None,
     setting: str = "",
     progress: Callable[[int], None] | None = None,
@@ -231,7 +232,7 @@ def _writer(path) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield logs.Writer(file).write
 
 
-def read(path) -> Trace:
+def read(path: str | os.PathLike[str]) -> Trace:
     """Read a trace.
 
     Raises:

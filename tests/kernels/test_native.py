@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _ctypes
 import hashlib
+import importlib.metadata
 import pathlib
 import shutil
 from functools import partial
@@ -32,6 +33,7 @@ from repjax.primitives.cpu import sources as native_sources
 from repjax.primitives.cpu import sums as kernel
 from repjax.primitives.operations.reductions import sums
 
+KERNEL = library._find()
 needs_kernel = pytest.mark.skipif(
     not library.instruction_sets(), reason="the kernel was not compiled: no C++ compiler here"
 )
@@ -153,8 +155,8 @@ def loading(monkeypatch):
     """The kernel is loaded again, from a changed place and with a changed environment."""
 
     def clear():
-        library._load.cache_clear()
-        library.in_use.cache_clear()
+        for function in (library._load, library.in_use, library._warn):
+            function.cache_clear()
 
     clear()
     yield monkeypatch
@@ -165,40 +167,84 @@ def loading(monkeypatch):
 
 def test_what_was_compiled_is_loaded():
     """Otherwise the tests of the kernels would be skipped without a word."""
-    assert library.instruction_sets() or not library._LIBRARY.exists(), library._load()
+    assert library.instruction_sets() or isinstance(library._find(), str), library._load()
+
+
+def _warned_once(reason):
+    """That the kernel is not used, why, and that this is said once, where it would be used."""
+    with pytest.warns(UserWarning, match="computes without its C\\+\\+ kernel") as caught:
+        for _ in range(2):
+            name, received = library.in_use()
+            assert not library.available() and not library.instruction_sets()
+            assert not library.serves()
+    assert name is None and reason in received
+    assert len(caught) == 1 and received in str(caught[0].message)
+    assert "(REPJAX_NATIVE=off silences this warning)" in str(caught[0].message)
+    assert repjax.info()["cpu products"] == f"XLA: {received}"
 
 
 def test_without_a_compiled_kernel(loading, tmp_path):
     loading.setattr(library, "_LIBRARY", tmp_path / "nothing")
+    loading.setattr(library, "_TREE", None)
     loading.delenv("REPJAX_NATIVE", raising=False)
-    assert library.in_use() == (None, "it was not compiled when repjax was installed")
-    assert not library.available()
-    assert repjax.info()["cpu products"].startswith("XLA: it was not compiled")
-
-
-def _warned_once(reason):
-    """That the kernel is not used, why, and that this is said once."""
-    with pytest.warns(UserWarning, match="does without its C\\+\\+ kernel") as caught:
-        for _ in range(2):
-            name, received = library.in_use()
-            assert not library.available() and not library.instruction_sets()
-    assert name is None and reason in received
-    assert len(caught) == 1 and received in str(caught[0].message)
-    assert repjax.info()["cpu products"] == f"XLA: {received}"
-
-
-def test_a_broken_kernel(loading, tmp_path):
-    path = tmp_path / "_native.so"
-    path.write_bytes(b"\x7fELF, cut short")
-    loading.setattr(library, "_LIBRARY", path)
-    loading.delenv("REPJAX_NATIVE", raising=False)
-    _warned_once("it cannot be loaded: ")
+    _warned_once("it was not compiled when repjax was installed; install a wheel that has it, or")
 
 
 @needs_kernel
-def test_a_kernel_of_other_sources(loading, tmp_path):
-    """Whatever is different about them, and wherever they are."""
+def test_a_source_tree_uses_the_kernel_that_is_installed(loading, tmp_path):
+    """If it is of the sources of the tree; else it says exactly that there is none."""
+    loading.setattr(library, "_LIBRARY", tmp_path / "nothing")
+    loading.setattr(library, "_TREE", tmp_path)
     loading.delenv("REPJAX_NATIVE", raising=False)
+    site = tmp_path / "site"
+    installed, about = site / library._INSTALLED, site / "repjax-0.1.0.dist-info" / "METADATA"
+    for path in (installed, about):
+        path.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.4\nName: repjax\nVersion: 0.1.0\n")
+    found = partial(importlib.metadata.distributions, path=[str(site)])
+    loading.setattr(importlib.metadata, "distributions", found)
+    _warned_once(f"{tmp_path} is a source tree, where it was not compiled, and no repjax")
+    shutil.copy(KERNEL, installed)
+    assert library._find() == installed
+    digest = native_sources.digest(library._SOURCES).encode()
+    installed.write_bytes(installed.read_bytes().replace(digest, b"0" * 64))
+    library._load.cache_clear()
+    library.in_use.cache_clear()
+    library._warn.cache_clear()
+    _warned_once(f"{installed} was compiled from other sources: expected {digest.decode()}, rece")
+
+
+def test_a_program_that_needs_no_kernel_does_not_warn(loading, tmp_path):
+    """Negative control: the product does, by the way it is lowered."""
+    loading.setattr(library, "_LIBRARY", tmp_path / "nothing")
+    loading.setattr(library, "_TREE", None)
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    x = np.ones((2, 2), np.float32)
+    repjax.reproducible(lambda x: x + 1)(x)
+    with pytest.warns(UserWarning, match="many times slower"):
+        repjax.reproducible(lambda x: x @ x)(x)
+    loading.setenv("REPJAX_NATIVE", "off")
+    library.in_use.cache_clear()
+    library._warn.cache_clear()
+    repjax.reproducible(lambda x: (x + 2) @ x)(x)
+
+
+@needs_kernel
+def test_a_broken_kernel(loading, tmp_path):
+    path = tmp_path / "_native.so"
+    digest = native_sources.digest(library._SOURCES)
+    path.write_bytes(b"\x7fELF, cut short, " + digest.encode())
+    loading.setattr(library, "_LIBRARY", path)
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    _warned_once(f"{path} cannot be loaded: ")
+
+
+@needs_kernel
+def test_a_kernel_of_other_sources(loading, monkeypatch, tmp_path):
+    """Whatever is different about them, and wherever they are: it is not even loaded."""
+    loading.delenv("REPJAX_NATIVE", raising=False)
+    loading.setattr(library, "_LIBRARY", KERNEL)
+    loading.setattr(library, "_TREE", None)
     sources = tmp_path / "native"
     shutil.copytree(library._SOURCES, sources)
     loading.setattr(library, "_SOURCES", sources)
@@ -214,15 +260,18 @@ def test_a_kernel_of_other_sources(loading, tmp_path):
         lambda: shutil.rmtree(sources),
     ):
         change()
-        library._load.cache_clear()
-        library.in_use.cache_clear()
-        _warned_once("it was compiled from other sources: expected ")
+        for function in (library._load, library.in_use, library._warn):
+            function.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(library.ctypes, "CDLL", None)
+            _warned_once(f"{KERNEL} was compiled from other sources: expected ")
         assert_same_bits(repjax.reproducible(lambda x: x @ x.T)(x), expected)
 
 
 def test_a_kernel_without_a_digest(loading):
     """As of a version before there were any."""
     loading.setattr(library, "_LIBRARY", pathlib.Path(_ctypes.__file__))
+    loading.setattr(library, "_TREE", None)
     loading.delenv("REPJAX_NATIVE", raising=False)
     _warned_once("received a kernel without a digest of its sources; install repjax again")
 

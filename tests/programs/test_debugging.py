@@ -120,4 +120,4 @@ def test_invalid_values_raise(name, call, option):
 def test_invalid_values_of_explicit_functions_raise(option):
     option("jax_debug_nans")
     with pytest.raises(FloatingPointError, match="encountered in repjax_log"):
-        repjax.lax.log(jnp.float32(-1))
+        repjax.lax.log(jnp.full((3, 1, 7), -1, np.float32))  # what no test before has compiled

@@ -22,6 +22,7 @@ LAYERS = [
     "repjax.files",
     "repjax.primitives",
     "repjax.environment",
+    "repjax.tracebacks",
     "repjax.rules",
     "repjax.sharding",
     "repjax.rewrite",
@@ -170,7 +171,8 @@ def test_primitives_know_nothing_of_flax_and_optax():
 
 
 def test_every_module_is_in_a_layer():
-    modules = {p.stem for p in (ROOT / "repjax").iterdir() if not p.name.startswith(("_", "."))}
+    found = (ROOT / "repjax").iterdir()
+    modules = {p.stem for p in found if not p.name.startswith(("_", ".", "py.typed"))}
     assert {f"repjax.{m}" for m in modules} <= {*LAYERS, *TOOLS}
 
 
@@ -184,7 +186,8 @@ def test_wheel_holds_every_package(tmp_path):
     )
     (wheel,) = tmp_path.glob("repjax-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "repjax/verify/conformance.json" in names
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    assert {"repjax/verify/conformance.json", "repjax/py.typed", "repjax/lax.pyi"} <= {*names}
     # The kernel's sources, and the kernel made of them: other ones it would not be used with.
     folder = "repjax/primitives/cpu/native/"
     sources = {path.name for path in (ROOT / "primitives" / "cpu" / "native").glob("*.*")}
