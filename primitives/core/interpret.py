@@ -259,15 +259,25 @@ def _of_scalars(context: Context, equation, values) -> list[Any] | None:
         results = apply_equation(context, equation, values)
     elif name in ELEMENTWISE and equation.outvars[0].aval.shape != ():
         scalars = [context.scalar_of(x) for x in values]
+        if name == "add" and any(map(_is_zero, scalars)):  # as of imaginary parts of real numbers
+            x = values[0] if _is_zero(scalars[1]) else values[1]
+            return [x] if jax.typeof(x) == equation.outvars[0].aval else None
         if any(x is None for x in scalars):
             return None
-        (scalar,) = apply_equation(context, equation, scalars)
+        if name == "square" and _is_zero(*scalars):
+            scalar = scalars[0]
+        else:
+            (scalar,) = apply_equation(context, equation, scalars)
         shape = jax.lax.broadcast_shapes(*(jax.typeof(x).shape for x in values))
         results = [jax.lax.broadcast_in_dim(scalar, shape, ())]
     else:
         return None
     context.repeated[id(results[0])] = scalar, results[0]
     return results
+
+
+def _is_zero(x) -> bool:
+    return isinstance(x, np.ndarray | np.generic) and x.ndim == 0 and is_inexact(x) and x == 0
 
 
 def _uses(jaxpr) -> collections.Counter:
