@@ -28,7 +28,7 @@ pytest.register_assert_rewrite("helpers")
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
-    *("language_example", "weights"),
+    *("language_example", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),
@@ -101,6 +101,7 @@ SLOW = {
     "options::test_the_precision_changes_no_bits",
     "order_independent::test_dimensions_of_convolutions",
     "random::test_generators_of_integers_are_covered",
+    "reinforcement_example::test_the_golden_output_on_another_machine",
     "repdl::test_training",
     "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
     "rows::test_operations",

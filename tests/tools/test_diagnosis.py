@@ -240,6 +240,7 @@ def test_no_false_alarm_on_programs_of_other_libraries(name, tmp_path):
         ("train_digits.py", "--epochs", "1", "--mode", "switch"),
         ("first_difference.py", "runs"),
         ("language_model.py", "--steps", "2", "--warmup", "1", "--tokens", "4"),
+        ("reinforcement.py", "--quick"),
     ],
     ids=lambda arguments: arguments[0] + arguments[-1],
 )
