@@ -54,8 +54,8 @@ class LanguageModel(nn.Module, kw_only=True):
       width: features of a token.
       depth: number of blocks.
       heads: number of heads of attention, which divides the width.
-      dtype: the format that is computed in, float32 or bfloat16.  Parameters, softmaxes, norms
-        and logits are float32.
+      dtype: the format that is computed in, float32, bfloat16 or float16.  Parameters, softmaxes,
+        norms and logits are float32.
       remat: compute a block again for its gradient, which saves memory and changes no bits.
     """
 
@@ -75,10 +75,10 @@ class LanguageModel(nn.Module, kw_only=True):
                     f"{name}: expected {field} to be a positive integer, received {value!r}; "
                     "give the sizes of the model"
                 )
-        if self.dtype not in (jnp.float32, jnp.bfloat16):
+        if self.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
             raise ValueError(
-                f"{name}: expected dtype float32 or bfloat16, received {self.dtype!r}; "
-                "parameters are float32 in either"
+                f"{name}: expected dtype float32, bfloat16 or float16, received {self.dtype!r}; "
+                "parameters are float32 in each"
             )
 
     def _head_shape(self) -> tuple[int, int]:

@@ -4,15 +4,17 @@
     python tests/sequences.py --schedules 100 --plain --models gpt-float32
     python tests/sequences.py --first 17 --schedules 1 --models llama-bfloat16
     python tests/sequences.py --schedules 100 --contraction order_independent
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/sequences.py --schedules 1000
 
 Schedule n of a model (tests/helpers/sequences.py) is a function of n alone.  Its requests come
 and go in a sampler with some slots, size of the cache and chunks; each is also served alone, and a
 trainer computes the log-probabilities of all sequences, packed and padded, with their gradients.
-Tokens and log-probabilities have to have the same bits.  With --plain it is plain JAX that
-computes, in which they differ; so they do with order-independent products, whose grids follow
-other rows and columns.
+Tokens and log-probabilities have to have the same bits.  Where there are eight devices, slots,
+parameters and the trainer's batch are split over them, and a request that is alone stays on one.
+With --plain it is plain JAX that computes, in which they differ; so they do with order-independent
+products, whose grids follow other rows and columns.
 
-The schedules are divided over the models.  Exit status: 0 if all bits are the same, 1 if not, 2 if
+The models take turns.  Exit status: 0 if all bits are the same, 1 if not, 2 if
 the request cannot be met.
 """
 
@@ -58,23 +60,26 @@ def main() -> int:
             "has no orders to choose"
         )
     jit = jax.jit if arguments.plain else functools.partial(repjax.reproducible, **orders)
+    devices = sequences.DEVICES if jax.device_count() >= sequences.DEVICES else 1
+    samplers = sequences.ON_DEVICES if devices > 1 else sequences.SAMPLERS
     numbers = range(arguments.first, arguments.first + arguments.schedules)
     differing = compared = 0
     start = time.monotonic()
+    params = {name: sequences.variables(sequences.MODELS[name]) for name in arguments.models}
     with counter("schedules") as show:
-        for i, name in enumerate(arguments.models):
-            model = sequences.MODELS[name]
-            params = sequences.variables(model)
-            for number in numbers[i :: len(arguments.models)]:
-                found, count = sequences.differences(model, params, number, jit)
-                compared += count
-                differing += bool(found)
-                if found and differing <= SHOWN:
-                    print(f"{name}, --first {number}: " + "; ".join(found), flush=True)
-                show(number)
+        for done, number in enumerate(numbers):
+            name = arguments.models[done % len(arguments.models)]  # in turns
+            found, count = sequences.differences(
+                sequences.MODELS[name], params[name], number, jit, samplers
+            )
+            compared += count
+            differing += bool(found)
+            if found and differing <= SHOWN:
+                print(f"{name}, --first {number}: " + "; ".join(found), flush=True)
+            show(done + 1)
     print(
-        f"{differing} of {arguments.schedules} schedules differ; {compared} log-probabilities were "
-        f"compared in {time.monotonic() - start:.0f} s"
+        f"{differing} of {arguments.schedules} schedules differ on {devices} devices; {compared} "
+        f"log-probabilities were compared in {time.monotonic() - start:.0f} s"
     )
     return 1 if differing else 0
 

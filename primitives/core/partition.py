@@ -64,7 +64,52 @@ class Axes:
         return {n: self.sizes[n] for axis in axes for n in axis.split() if n not in axes}
 
 
-def _splits(names: Axes, mesh, arrays) -> dict[str, tuple[str, ...]]:
+def _prime_axes(devices: np.ndarray) -> Mesh:
+    """The mesh of these devices whose axes have prime sizes.
+
+    Where an array's axis has become two, XLA may split one of them over a part of a mesh's axis
+    and the other over the rest, for which the mesh that the user made has no names.
+    """
+    sizes = []
+    for rest in devices.shape:
+        for factor in range(2, rest + 1):
+            while rest % factor == 0:
+                sizes.append(factor)
+                rest //= factor
+    return Mesh(devices.reshape(sizes), tuple(map(str, range(len(sizes)))))
+
+
+def _spec(mesh: Mesh, sharding: jax.sharding.Sharding, ndim: int) -> list[tuple[str, ...]] | None:
+    """Over which axes of the mesh XLA splits each axis of an array; None if it does otherwise.
+
+    XLA numbers the devices as they lie in the mesh, and has an array of these numbers, whose axes
+    are those of the array, and perhaps a last one for devices that have the same part.
+    """
+    description = sharding._to_xla_hlo_sharding(ndim)
+    if description.is_replicated():
+        return [()] * ndim
+    if not description.is_tiled() or len(description.subgroup_types()) > 1:
+        return None
+    shape = description.tile_assignment_dimensions()
+    numbers = np.reshape(description.tile_assignment_devices(), shape)
+    sizes = mesh.devices.shape
+    place = np.argwhere(numbers >= 0)[np.argsort(numbers, axis=None)].reshape(*sizes, len(shape))
+    # A step along an axis of the mesh is one along an axis of the numbers, the longest first.
+    steps = [place[tuple(np.eye(len(sizes), dtype=int)[axis])] for axis in range(len(sizes))]
+    over = [
+        sorted((a for a, step in enumerate(steps) if step[along]), key=lambda a: -max(steps[a]))
+        for along in range(len(shape))
+    ]
+    order = [axis for axes in over for axis in axes]
+    if sorted(order) != list(range(len(sizes))):
+        return None
+    of_mesh = np.arange(mesh.size).reshape(sizes).transpose(order).reshape(shape)
+    if not np.array_equal(of_mesh, numbers):
+        return None
+    return [tuple(mesh.axis_names[axis] for axis in axes) for axes in over[:ndim]]
+
+
+def _splits(names: Axes, mesh: Mesh, arrays, specs) -> dict[str, tuple[str, ...]]:
     """The axes of the mesh that axes are split over: those of the arrays, where they can be.
 
     Where an axis is split that has to be whole, the devices would all compute the same.  If that
@@ -89,9 +134,9 @@ def _splits(names: Axes, mesh, arrays) -> dict[str, tuple[str, ...]]:
         return True
 
     found = [
-        (named.split()[0], size, (over,) if isinstance(over, str) else tuple(over))
-        for of_array, x in zip(names.arrays, arrays, strict=True)
-        for named, over, size in zip(of_array, x.sharding.spec, x.shape, strict=False)
+        (named.split()[0], size, over)
+        for of_array, x, spec in zip(names.arrays, arrays, specs, strict=True)
+        for named, over, size in zip(of_array, spec, x.shape, strict=True)
         if over
     ]
     for name, size, over in found:
@@ -128,12 +173,13 @@ def partitioned(
         def partition(mesh, operands, results):
             results, structure = jax.tree.flatten(results)
             arrays = [*operands, *results]
-            splits: dict[str, tuple[str, ...]] = {}
-            if all(isinstance(x.sharding, NamedSharding) for x in arrays):
-                splits = _splits(names, mesh, arrays)
-            else:  # of several meshes
+            if mesh.empty:  # of several meshes
                 devices = sorted(arrays[0].sharding.device_set, key=lambda d: d.id)
-                mesh = Mesh(np.array(devices), ("all",))
+                mesh, specs = Mesh(np.array(devices), ("all",)), [None]
+            else:
+                mesh = _prime_axes(mesh.devices)
+                specs = [_spec(mesh, x.sharding, len(x.shape)) for x in arrays]
+            splits = {} if None in specs else _splits(names, mesh, arrays, specs)
             parts = [
                 NamedSharding(mesh, PartitionSpec(*(splits.get(a.split()[0]) for a in of_array)))
                 for of_array in names.arrays
@@ -152,6 +198,7 @@ def partitioned(
         call = custom_partitioning(functools.partial(local, mesh, function))
         call.def_partition(
             partition,
+            decode_shardings=False,  # JAX's decoding raises where an axis of the mesh is split
             sharding_rule=names.rule(),
             need_replication_factors=tuple(names.whole),
             **names.hidden_sizes(),

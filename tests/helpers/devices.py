@@ -270,6 +270,29 @@ def split_block(function, spec_of_x, spec_of_w):
     return repjax.reproducible(function)(*operands)
 
 
+def split_heads(parts: int, heads: int, x=SEQUENCES[..., :12], w=WEIGHTS[:12]):
+    """Attention whose features are split into so many parts, more than there are heads.
+
+    So an axis of the mesh is split over heads and the features of a head.
+    """
+
+    def attention(x, w):
+        y = (x @ w).reshape(*x.shape[:2], heads, -1)
+        weights = jax.nn.softmax(jax.numpy.einsum("bthf,bshf->bhts", y, y))
+        return jax.numpy.einsum("bhts,bshf->bthf", weights, y).reshape(*x.shape[:2], -1)
+
+    if parts > 1:
+        mesh = jax.make_mesh(
+            (DEVICES // parts, parts),
+            ("data", "model"),
+            axis_types=(AxisType.Auto,) * 2,
+            devices=jax.devices()[: DEVICES // parts * parts],
+        )
+        x = jax.device_put(x, NamedSharding(mesh, P("data")))
+        w = jax.device_put(w, NamedSharding(mesh, P(None, "model")))
+    return repjax.reproducible(attention)(x, w)
+
+
 def calls_of_parts() -> np.ndarray:
     """Whether there are calls of both kernels, and how many arrays are gathered for them."""
     x = jax.device_put(SEQUENCES, NamedSharding(MESHES["Auto"], P("i")))
@@ -389,6 +412,10 @@ def programs():
             (P("data", None, "model"), P("model")),
         ):
             yield f"{function.__name__}, {specs}", split_block(function, *specs), whole
+    # A mesh's axis of 6 split over three heads and halves of them is no axes of prime size.
+    for parts, heads in ((4, 2), (8, 4), (6, 2), (6, 3)):
+        many, one = split_heads(parts, heads), split_heads(1, heads)
+        yield f"{heads} heads in {parts} parts", many, one
     for make in (random_rows, random_groups):
         for seed in range(3):
             whole = repjax.reproducible(make(seed))(*RANDOM)

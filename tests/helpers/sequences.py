@@ -3,7 +3,8 @@
 A *schedule* is some requests, when they come, which of them are cancelled, and the sampler that
 serves them: its slots, the size of its cache, its chunks and bursts.  Each request is also
 served alone, by another sampler, and a trainer computes the log-probabilities of all sequences,
-packed into rows with padding anywhere, inside of ``value_and_grad``.
+packed into rows with padding anywhere, inside of ``value_and_grad``.  On eight devices, sampler
+and trainer split the batch and the parameters over them; a request that is alone stays on one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import repjax
 from helpers.bits import bits
@@ -22,6 +24,7 @@ from repjax.models import GPT, Llama, log_probs
 from repjax.models.generate import Completion, Request, Sampler
 from repjax.models.language import LanguageModel
 
+Layout = tuple[int, int]
 _GPT = GPT(vocabulary=61, positions=64, width=16, depth=2, heads=4)
 _LLAMA = Llama(vocabulary=61, positions=64, width=16, depth=2, heads=4, key_heads=2, hidden=24)
 MODELS: dict[str, LanguageModel] = {
@@ -29,10 +32,20 @@ MODELS: dict[str, LanguageModel] = {
     "llama-float32": _LLAMA,
     "gpt-bfloat16": _GPT.copy(dtype=jnp.bfloat16),
     "llama-bfloat16": _LLAMA.copy(dtype=jnp.bfloat16, tied=True),
+    "gpt-float16": _GPT.copy(dtype=jnp.float16),
+    "llama-float16": _LLAMA.copy(dtype=jnp.float16),
 }
 #: Slots, size, chunk and burst of samplers; those of the one that serves a request alone.
 SAMPLERS = [(2, 24, 5, 2), (5, 40, 3, 1), (3, 64, 1, 8), (5, 24, 16, 3), (1, 33, 2, 4)]
 ALONE = (1, 64, 7, 1)
+#: Samplers on eight devices; the last is over how many the batch is split, and the parameters.
+DEVICES = 8
+ON_DEVICES = [
+    (2, 24, 5, 2, (2, 4)),
+    (4, 40, 3, 1, (4, 2)),
+    (8, 24, 16, 3, (8, 1)),
+    (5, 33, 2, 4, (1, 8)),
+]
 LONGEST = 12  # prompts and completions: together they fit into the smallest cache
 ROWS, LENGTH = 4, 48  # of the trainer's batch
 
@@ -46,6 +59,30 @@ def variables(model: LanguageModel, seed: int = 0) -> Any:
     )
 
 
+def split(tree: Any, layout: Layout | None, axis: str) -> Any:
+    """The arrays, each divided over a mesh axis along its last or first axis that allows it.
+
+    Args:
+      layout: over how many devices "batch" and "features" are split; None changes nothing.
+      axis: "batch", which is looked for from the front, or "features", from the back.
+    """
+    if layout is None:
+        return tree
+    names = ("batch", "features")
+    mesh = jax.make_mesh(layout, names, axis_types=(AxisType.Auto, AxisType.Auto))
+
+    def put(x):
+        places = range(x.ndim) if axis == "batch" else reversed(range(x.ndim))
+        parts = [None] * x.ndim
+        for place in places:
+            if x.shape[place] % mesh.shape[axis] == 0:
+                parts[place] = axis
+                break
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*parts)))
+
+    return jax.tree.map(put, tree)
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """Requests, the steps before which they come, those cancelled and when, and the sampler."""
@@ -57,6 +94,7 @@ class Schedule:
     size: int
     chunk: int
     burst: int
+    layout: Layout | None = None
 
 
 def schedule(seed: int, vocabulary: int, samplers=SAMPLERS) -> Schedule:
@@ -83,13 +121,14 @@ def serve(model, params, plan: Schedule, jit) -> dict[int, Completion]:
     """The completions of the requests that were not cancelled, by their places in the schedule."""
     sampler = Sampler(
         model,
-        params,
+        split(params, plan.layout, "features"),
         slots=plan.slots,
         size=plan.size,
         chunk=plan.chunk,
         burst=plan.burst,
         jit=jit,
     )
+    sampler._cache = split(sampler._cache, plan.layout, "batch")
     places: dict[int, int] = {}
     done: dict[int, Completion] = {}
     step = 0
@@ -137,7 +176,9 @@ def pack(rng, documents: list[np.ndarray]):
 _TRAINERS: dict[Any, Callable] = {}
 
 
-def trained(model, params, documents: list[np.ndarray], seed: int, jit) -> list[np.ndarray]:
+def trained(
+    model, params, documents: list[np.ndarray], seed: int, jit, layout: Layout | None = None
+) -> list[np.ndarray]:
     """The log-probabilities of documents as a training step computes them, packed."""
     if (model, jit) not in _TRAINERS:
 
@@ -147,7 +188,9 @@ def trained(model, params, documents: list[np.ndarray], seed: int, jit) -> list[
 
         _TRAINERS[model, jit] = jit(jax.value_and_grad(loss, has_aux=True))
     tokens, positions, where = pack(np.random.default_rng(seed), documents)
-    (_, values), _ = _TRAINERS[model, jit](params, tokens, positions)
+    (_, values), _ = _TRAINERS[model, jit](
+        split(params, layout, "features"), *split((tokens, positions), layout, "batch")
+    )
     values = np.asarray(values)
     return [
         values[row, start : start + len(document) - 1]
@@ -176,7 +219,7 @@ def differences(model, params, seed: int, jit=repjax.reproducible, samplers=SAMP
         sequences.append(np.concatenate([np.int32(request.prompt), completion.tokens]))
         places.append((where, len(request.prompt), completion.log_probs))
     if sequences:
-        values = trained(model, params, sequences, seed, jit)
+        values = trained(model, params, sequences, seed, jit, plan.layout)
         for (where, prompt, sampled), value in zip(places, values, strict=True):
             compared += len(sampled)
             if unequal := int((bits(value[prompt - 1 :]) != bits(sampled)).sum()):

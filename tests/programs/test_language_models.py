@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import flax.nnx as nnx
 import jax
@@ -13,6 +16,7 @@ import pytest
 import repjax
 from helpers import sequences
 from helpers.bits import assert_same_bits, bits
+from helpers.paths import TESTS
 from repjax.models import GPT, Llama, generate, log_probs
 from repjax.models.generate import Request, Sampler
 
@@ -28,7 +32,7 @@ def params():
     return sequences.variables(LLAMA)
 
 
-@pytest.mark.parametrize("name", ["gpt-float32", "llama-bfloat16"])
+@pytest.mark.parametrize("name", ["gpt-float32", "llama-bfloat16", "llama-float16"])
 def test_random_schedules(name):
     """A sample; ``python tests/sequences.py --schedules 10000`` runs many."""
     model = sequences.MODELS[name]
@@ -39,6 +43,33 @@ def test_random_schedules(name):
         assert found == [], f"schedule {seed}"
         compared += count
     assert compared > 100
+
+
+def _on_eight_devices(*options: str) -> subprocess.CompletedProcess[str]:
+    flags = "--xla_force_host_platform_device_count=8"
+    return subprocess.run(
+        [sys.executable, TESTS / "sequences.py", "--models", "llama-float32", *options],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")
+def test_random_schedules_on_eight_devices():
+    """Slots, parameters and the trainer's rows are split."""
+    result = _on_eight_devices("--schedules", "6")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("0 of 6 schedules differ on 8 devices")
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")
+def test_plain_jax_on_eight_devices_is_noticed():
+    """Negative control."""
+    result = _on_eight_devices("--schedules", "2", "--plain")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "2 of 2 schedules differ on 8 devices" in result.stdout
 
 
 def test_plain_jax_is_noticed(params):
@@ -273,7 +304,7 @@ def test_models_that_cannot_be(params):
 
     refused("expected depth to be a positive integer, received 0", GPT(**sizes | {"depth": 0}))
     refused("expected heads that divide the width 8, received 3", GPT(**sizes | {"heads": 3}))
-    refused("expected dtype float32 or bfloat16, received", GPT(**sizes, dtype=jnp.float16))
+    refused("expected dtype float32, bfloat16 or float16, r", GPT(**sizes, dtype=jnp.float64))
     refused("expected key_heads that divide the 2 heads", Llama(**sizes, hidden=8, key_heads=4))
     refused("an even number", Llama(**sizes | {"heads": 8, "width": 8}, hidden=8))
     refused(r"received float32 of shape \(1, 4\)", LLAMA, params, jnp.zeros((1, 4)))
