@@ -7,13 +7,16 @@ and for what it passes on.  Here such functions are seen through, and all cotang
 collected and added by :func:`repjax.primitives.operations.add_n.add_n`, rounded once.
 
 That is so while repjax is active, and for the cotangents of a value that a primitive of repjax
-uses: explicit functions are differentiated by a JAX that knows nothing of the switch.
+uses: explicit functions are differentiated by a JAX that knows nothing of the switch.  What an
+explicit function takes and returns it makes canonical, by a primitive.  That is seen through, too,
+so that a value has one sum of cotangents, however many explicit functions use it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,8 +34,9 @@ from repjax.primitives.core.jax_internals import (
     weakref_lru_cache,
 )
 from repjax.primitives.core.programs import open_jaxpr
+from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.operations.add_n import add_n
-from repjax.primitives.operations.arithmetic import FORMATS
+from repjax.primitives.operations.arithmetic import FORMATS, canonicalize_p
 
 _FORMATS = (*FORMATS, np.dtype(np.complex64))
 
@@ -57,8 +61,11 @@ def add_at_once(is_active: Callable[[], bool]) -> None:
             self.val = add_n(*terms)
         return stock_freeze(self)
 
-    def backward(jaxpr, *args, **kwargs):
-        return stock_backward(_seen_through(jaxpr) if is_active() else jaxpr, *args, **kwargs)
+    def backward(jaxpr, transform_stack, consts, primals, cotangents):
+        jaxpr = _seen_through(jaxpr) if is_active() else jaxpr
+        linear = tuple(isinstance(x, GradAccum) for x in (*consts, *primals))
+        jaxpr = _one_value(jaxpr, linear)
+        return stock_backward(jaxpr, transform_stack, consts, primals, cotangents)
 
     def transpose_jit(cotangents, *args, jaxpr, **params):
         if not is_active() or any(isinstance(x, RefAccum) for x in args):
@@ -134,4 +141,49 @@ def _seen_through(jaxpr):
         return [read(v) for v in jaxpr.outvars]
 
     results = visit(jaxpr, jaxpr.invars)
+    return jaxpr.replace(eqns=equations, outvars=results)
+
+
+@weakref_lru_cache
+def _one_value(jaxpr, linear: tuple[bool, ...]):
+    """The jaxpr where a linear value and its canonical form are one variable.
+
+    What a primitive of repjax gives back for it is canonical.  Other uses, which the user wrote
+    between explicit functions, have a canonical form each, so that theirs is made canonical.
+
+    Args:
+      linear: which of the jaxpr's variables for constants and arguments it is linear in; others
+        have values.
+    """
+    if not any(equation.primitive is canonicalize_p for equation in jaxpr.eqns):
+        return jaxpr
+    given = (*jaxpr.constvars, *jaxpr.invars)
+    unknown = {v for v, is_linear in zip(given, linear, strict=True) if is_linear}
+    #: By variable, the equation that makes it canonical, and the value that it is made of.
+    forms: dict[Any, tuple[Any, Any]] = {}
+    equations = []
+
+    def own(atom):
+        """A canonical form for one use."""
+        if isinstance(atom, Literal) or atom not in forms:
+            return atom
+        equation, value = forms[atom]
+        result = type(atom)(atom.aval)
+        equations.append(equation.replace(invars=[value], outvars=[result]))
+        return result
+
+    def shared(atom):
+        return atom if isinstance(atom, Literal) or atom not in forms else forms[atom][1]
+
+    for equation in jaxpr.eqns:
+        if not any(not isinstance(v, Literal) and v in unknown for v in equation.invars):
+            equations.append(equation)
+            continue
+        unknown.update(equation.outvars)
+        if equation.primitive is canonicalize_p:
+            forms[equation.outvars[0]] = equation, shared(equation.invars[0])
+            continue
+        read = shared if equation.primitive.name.startswith(PREFIX) else own
+        equations.append(equation.replace(invars=[*map(read, equation.invars)]))
+    results = [*map(own, jaxpr.outvars)]  # which appends to the equations
     return jaxpr.replace(eqns=equations, outvars=results)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from typing import Any
 
 import gmpy2
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
 from jax import lax
 
 import repjax
 from helpers.bits import SPECIALS, assert_same_bits, canonical, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
+from repjax import cotangents, nn
 from repjax import lax as rlax
-from repjax import nn
+from repjax.explicit import explicit
 from repjax.primitives.operations.add_n import MOST_PARTS, add_n, add_n_p
 
 RNG = np.random.default_rng(21)
@@ -232,6 +235,93 @@ def test_explicit_functions():
 
     program = str(jax.make_jaxpr(jax.grad(layers))(x))
     assert "repjax_add_n" in program and "add_any" not in program
+
+
+class Mixed(linen.Module):
+    """Several layers use one value, and what one returns is used inside of it, too."""
+
+    layers: Any
+    lax: Any
+
+    @linen.compact
+    def __call__(self, x):
+        nn, lax = self.layers, self.lax
+        h = nn.LayerNorm()(x)
+        gate, up = nn.silu(nn.Dense(8)(h)), nn.gelu(nn.Dense(8)(h))
+        (_, carry), y = nn.OptimizedLSTMCell(8)((x, h), x)
+        x = lax.add(lax.add(x, nn.MultiHeadDotProductAttention(2)(h)), lax.mul(gate, up))
+        return lax.add(x, lax.mul(lax.add(carry, y), h))
+
+
+def mixed_gradient(layers, lax, within=lambda f: f):
+    """Of parameters and operands."""
+    model = Mixed(layers, lax)
+
+    def loss(params, x):
+        y = within(model.apply)(params, x)
+        return lax.reduce_sum(lax.mul(y, y), (0, 1, 2))
+
+    return jax.grad(loss, (0, 1))
+
+
+MIXED = {
+    "eager": lambda: mixed_gradient(nn, rlax),
+    "jit of grad": lambda: jax.jit(mixed_gradient(nn, rlax)),
+    "grad of jit": lambda: mixed_gradient(nn, rlax, jax.jit),
+    "grad of remat": lambda: mixed_gradient(nn, rlax, jax.checkpoint),
+}
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    x = spread((2, 5, 8), 3)
+    params = repjax.reproducible(Mixed(linen, lax).init)(jax.random.key(0), x)
+    return params, x, repjax.reproducible(mixed_gradient(linen, lax))(params, x)
+
+
+@pytest.mark.parametrize("way", MIXED)
+def test_models_of_explicit_layers_have_the_sums_of_the_decorator(way, mixed):
+    params, x, expected = mixed
+    assert_same_bits(MIXED[way]()(params, x), expected)
+
+
+def test_sums_layer_by_layer_are_noticed(mixed, monkeypatch):
+    """Negative control."""
+    params, x, expected = mixed
+    monkeypatch.setattr(cotangents, "_one_value", lambda jaxpr, linear: jaxpr)
+    got = jax.tree.leaves(MIXED["eager"]()(params, x))
+    assert not all(map(same_bits, got, jax.tree.leaves(expected)))
+
+
+def test_what_plain_code_gives_an_explicit_function_is_made_canonical():
+    """Code of the user between explicit functions, and at the end."""
+    x = np.float32([1, 2])
+    for function in (explicit(lambda x: x), explicit(lambda x: x * 1)):
+        for cotangent in (np.float32(-0.0), np.uint32([1]).view(np.float32)[0]):
+            _, pullback = jax.vjp(function, x)
+            assert_same_bits(pullback(np.full_like(x, cotangent))[0], np.zeros_like(x))
+            gradient = jax.grad(lambda x, f=function, c=cotangent: (f(f(x)) * c)[0])
+            assert_same_bits(gradient(x), np.zeros_like(x))
+
+
+def test_plain_uses_of_what_an_explicit_function_returns():
+    """They are terms of one sum, too."""
+    x, weights = spread((7,)), spread((5, 7), 1)
+
+    def gradient(x):
+        y = lambda x: rlax.mul(x, np.float32(1))  # noqa: E731
+        return jax.grad(lambda x: sum((y(x) * w).sum() for w in weights))(x)
+
+    def shared(x):
+        def loss(x):
+            y = rlax.mul(x, np.float32(1))
+            return sum((y * w).sum() for w in weights)
+
+        return jax.grad(loss)(x)
+
+    expected = rounded_sum([*weights])
+    assert_same_bits(gradient(x), expected)
+    assert_same_bits(shared(x), expected)
 
 
 def test_a_program_without_repjax_is_left_alone():
