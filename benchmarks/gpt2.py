@@ -24,6 +24,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import platform
 import resource
 import subprocess
 import sys
@@ -44,18 +45,22 @@ from repjax.verify import conformance, settings
 WAYS: dict[str, Callable] = {"plain": jax.jit, "repjax": repjax.reproducible}
 SETTINGS = ("SSE4_2", "AVX2", "AVX512", "kernels=off")
 BATCHES = (1, 8, 64)
-TOKENS, FEW_TOKENS = 32, 2
+TOKENS, FEW = 32, 2
 PROMPT, BURST = 16, 8
 REPETITIONS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model and the batch of its training step, rows of so many tokens."""
+    """A model, the batch of its training step, rows of so many tokens, and what it can sample.
+
+    Without the C++ kernels, a large one samples few tokens in the time.
+    """
 
     model: GPT
     rows: int
     length: int
+    without_kernels: int
 
     def tokens(self, rows: int, length: int, seed: int = 0) -> np.ndarray:
         """int32 (rows, length): threefry's bits."""
@@ -82,8 +87,10 @@ class Shape:
 
 
 SHAPES = {
-    "gpt2": Shape(GPT(vocabulary=50257, positions=1024, width=768, depth=12, heads=12), 2, 128),
-    "small": Shape(GPT(vocabulary=211, positions=64, width=32, depth=2, heads=4), 2, 32),
+    "gpt2": Shape(
+        GPT(vocabulary=50257, positions=1024, width=768, depth=12, heads=12), 2, 128, FEW
+    ),
+    "small": Shape(GPT(vocabulary=211, positions=64, width=32, depth=2, heads=4), 2, 32, TOKENS),
 }
 
 
@@ -111,8 +118,9 @@ def digests(shape: Shape, count: int) -> dict[str, Any]:
     row = np.concatenate([prompt, done.tokens])[None]
     values = repjax.reproducible(lambda p, t: log_probs(shape.model, p, t))(params, row)
     values = np.asarray(values)[0, PROMPT - 1 :]
-    sampled = {n: repjax.digest((done.tokens[:n], done.log_probs[:n])) for n in {FEW_TOKENS, count}}
+    sampled = {n: repjax.digest((done.tokens[:n], done.log_probs[:n])) for n in {FEW, count}}
     return {
+        "machine": platform.machine(),
         "jax": jax.__version__,
         "products": repjax.info()["cpu products"],
         "drawn": drawn,
@@ -127,14 +135,22 @@ def bits(shape: str, given: list[settings.Setting]) -> dict[str, dict[str, Any]]
     """By setting, what :func:`digests` returns in a process of its own."""
     rows = {}
     for setting in given:
-        count = FEW_TOKENS if setting.environment.get("REPJAX_NATIVE") == "off" else TOKENS
+        without = setting.environment.get("REPJAX_NATIVE") == "off"
+        count = SHAPES[shape].without_kernels if without else TOKENS
         command = [setting.python, __file__, "digest", "--shape", shape, "--tokens", str(count)]
         variables = {**os.environ, "JAX_PLATFORMS": "cpu", **setting.environment}
         print(f"{setting.text} ...", file=sys.stderr, flush=True)
         line = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout
-        rows[setting.text] = json.loads(line)
+        row = json.loads(line)
+        rows[f"{name_of(setting.text)}, jax {row['jax']}, {row['machine']}"] = row
         print(f"{setting.text}: {line.decode().strip()}", file=sys.stderr, flush=True)
     return rows
+
+
+def name_of(setting: str) -> str:
+    """A setting without the path of its Python, whose versions are in the row."""
+    words = [word for word in setting.split("+") if not word.startswith("python=")]
+    return "+".join(words) or "as it is"
 
 
 def equal(rows: dict[str, dict[str, Any]]) -> bool:
@@ -153,14 +169,14 @@ def page_of_bits(shape: str, rows: dict[str, dict[str, Any]], info: dict[str, st
     lines = ["# Bits of GPT-2 small's shape", "", *heading(shape, info)]
     lines += ["The first twelve digits of digests: parameters as drawn, parameters and optimizer"]
     lines += ["state after a training step, and tokens with their log-probabilities.", ""]
-    lines += ["| setting | jax | products | drawn | trained | tokens | sampled | s |"]
-    lines += ["|---|---|---|---|---|---:|---|---:|"]
+    lines += ["| setting | machine | jax | products | drawn | trained | tokens | sampled | s |"]
+    lines += ["|---|---|---|---|---|---|---:|---|---:|"]
     short = lambda digest: f"`{digest.removeprefix('sha256:')[:12]}`"  # noqa: E731
     for name, row in rows.items():
-        setting = " ".join(x for x in name.split("+") if not x.startswith("python="))
         for count, sampled in row["sampled"].items():
-            cells = [setting or "as it is", row["jax"], row["products"], short(row["drawn"])]
-            cells += [short(row["trained"]), count, short(sampled), str(row["seconds"])]
+            cells = [name.split(", ")[0], row["machine"], row["jax"], row["products"]]
+            cells += [*map(short, (row["drawn"], row["trained"])), count, short(sampled)]
+            cells += [str(row["seconds"])]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"All equal, and the sampler's the trainer's: {'yes' if equal(rows) else 'NO'}."]
     return "\n".join(lines) + "\n"

@@ -80,11 +80,13 @@ def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
     programs |= {"devices": "devices", "training": "training"}
+    programs |= {"gpt2-speed": "gpt2", "gpt2-bits": "gpt2"}
     rows = []
     for name, program in programs.items():
         info = heading(name)
         kernel = info.get("products", "").removeprefix("compiled kernel, ")
-        command = f"python benchmarks/{program}.py --output benchmarks/results/{name}"
+        part = name.removeprefix(f"{program}-") + " " if program == "gpt2" else ""
+        command = f"python benchmarks/{program}.py {part}--output benchmarks/results/{name}"
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         link = f"[{name}](../benchmarks/results/{name}.md)"
@@ -196,6 +198,28 @@ def devices() -> str:
     return table(["ratio to plain JAX on the same devices", "2 devices", "8 devices"], rows)
 
 
+def gpt2() -> str:
+    titles = ["plain", "repjax", "ratio"]
+    return table(
+        ["GPT-2 small's shape", *titles],
+        ([name, *(row[t] for t in titles)] for name, row in cases("gpt2-speed").items()),
+    )
+
+
+def gpt2_bits() -> str:
+    """The settings in which the digests were compared, by model."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for model, name in {"124 million": "gpt2-bits", "34,000": "gpt2-small-bits"}.items():
+        for row in read(name)[0]:
+            key = (model, f"`{row['setting']}`", row["machine"], row["jax"])
+            digests = found.setdefault(key, {what: row[what] for what in ("drawn", "trained")})
+            digests[row["tokens"]] = row["sampled"]
+    titles = ["parameters", "setting", "machine", "jax", "drawn", "trained"]
+    columns = {"drawn": "", "trained": "", "2": "", "32": ""}
+    rows = [[*key, *(columns | digests).values()] for key, digests in found.items()]
+    return table([*titles, "2 tokens", "32 tokens"], rows).replace("---:", "---")
+
+
 def errors() -> str:
     """The largest errors of products."""
     titles = ["plain", "plain, TF32 inputs", "float64, rounded", *ORDERS]
@@ -220,7 +244,7 @@ TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
-        *(rows, products, devices, errors, training),
+        *(rows, products, devices, errors, training, gpt2, gpt2_bits),
     )
 }
 

@@ -28,7 +28,7 @@ pytest.register_assert_rewrite("helpers")
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
-    *("language_example", "reinforcement_example", "weights"),
+    *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),
@@ -60,6 +60,7 @@ SLOW = {
     "fourier::test_against_the_graph",
     "front::test_initialisation",
     "fuzz::test_random_programs_have_one_set_of_bits",
+    "gpt2_benchmark::test_speed_of_the_small_model",
     "gpu_benchmark::test_smoke_run",
     "guideline::test_the_commands_print_what_the_page_says",
     "gpu_kernels::test_convolution_and_its_gradients",
