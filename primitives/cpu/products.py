@@ -14,7 +14,7 @@ from repjax.primitives.core.sizes import row_major
 from repjax.primitives.operations.grids import bits_of_product
 from repjax.primitives.operations.products import problems
 from repjax.primitives.operations.products.geometry import Geometry
-from repjax.primitives.operations.products.orders import in_order, in_parts
+from repjax.primitives.operations.products.orders import BODIES, in_order, in_parts
 from repjax.primitives.operations.products.sequential import check_float32
 
 _DIMENSIONS = ("g", "m", "n", "k")
@@ -194,4 +194,5 @@ _KERNELS = {
 def kernel(name: str):
     """The kernel of a product, by its order, in parts."""
     kernels = _KERNELS[name].items()
-    return in_order({order: in_parts(name, kernel, order) for order, kernel in kernels})
+    in_order_of = {order: in_parts(name, kernel, order) for order, kernel in kernels}
+    return in_order({**BODIES[name], **in_order_of})
