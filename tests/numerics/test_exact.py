@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from fractions import Fraction
 
 import jax
@@ -16,9 +17,13 @@ from jax import lax
 
 import repjax
 from helpers.bits import assert_same_bits, patterns
+from helpers.instruction_sets import each_instruction_set
 from helpers.products import CONVOLUTIONS, DATA, DOTS, MATRIX, run, with_gradients
+from repjax.primitives.cpu import products as kernel
+from repjax.primitives.cpu import sums
 from repjax.primitives.operations import accumulators
 from repjax.primitives.operations.products import exact
+from repjax.primitives.operations.reductions import sums as reductions
 from repjax.verify import reference
 
 EXACT = {"accumulation": "exact", "contraction": "exact"}
@@ -100,6 +105,52 @@ def test_sums(data, dtype):
             assert_same_bits(suffixes[k, 1], rounded(x[k:, 1], dtype))
 
 
+def sums_of_kernels(x, axis):
+    """By the body and with each instruction set, from memory."""
+    params = {"axes": (axis,), "accumulation": "exact"}
+    for way, total in implementations(reductions.reduce_sum_body, sums.exact_sum):
+        yield way, canonical(run(total, x, **params))
+
+
+@pytest.mark.parametrize("data", SUMS)
+def test_kernels_of_sums(data):
+    """Rows and columns of several blocks."""
+    for shape, axis in (((3, 4500), 1), ((300, 70), 0), ((2, 150, 9), 1), ((5, 3), 1)):
+        x = SUMS[data](np.random.default_rng(9), shape)
+        terms = np.moveaxis(x, axis, 0)
+        expected = np.empty(terms.shape[1:], np.float32)
+        for i in np.ndindex(expected.shape):
+            expected[i] = rounded(terms[(slice(None), *i)])
+        for way, found in sums_of_kernels(x, axis):
+            assert_same_bits(found, expected, f"{shape}, {way}")
+
+
+def test_a_long_row_is_shared_by_threads():
+    x = SUMS["normal"](np.random.default_rng(9), (1, 300_000))
+    x[0, ::2] = -x[0, 1::2]
+    x[0, 12345] = 3e-30
+    for way, found in sums_of_kernels(x, 1):
+        assert_same_bits(found, np.array([math.fsum(x[0].tolist())]).astype("f4"), way)
+
+
+def test_computed_terms():
+    """Terms that the kernel computes as it adds them, and such that are not canonical in memory."""
+    x = wide(np.random.default_rng(10), (200, 40))
+    x[3, :7] = 1e-40, -0.0, -1e-39, 3, 1e-44, 2.0**-126, -2e-38
+    totals = exactly(lambda x: (x.sum(0), x.sum(1), jnp.abs(x * 3).sum(0), jnp.sum(x - 1)))
+    in_memory = exactly(lambda x: (jnp.abs(x * 3), x - 1))
+    tripled, less = map(np.asarray, in_memory(x))
+    y = canonical(x)
+    expected = (
+        np.array([rounded(c) for c in y.T]),
+        np.array([rounded(r) for r in y]),
+        np.array([rounded(c) for c in tripled.T]),
+        np.asarray(rounded(less.ravel())),
+    )
+    for _ in each_instruction_set():
+        assert_same_bits(tuple(map(np.asarray, totals(x))), expected)
+
+
 def test_sum_over_nothing():
     assert_same_bits(exactly(lambda x: x.sum(0))(np.zeros((0, 3), np.float32)), np.zeros(3, "f4"))
 
@@ -151,14 +202,32 @@ def test_the_reference_is_the_definition(data):
             assert_same_bits(found[i, j], rounded(products(a[i], b[:, j]), dtype))
 
 
+def implementations(body, of_kernel):
+    """The body, and the kernel with each of this machine's instruction sets."""
+    yield "the body", body
+    for name in each_instruction_set():
+        yield name, of_kernel
+
+
+#: Of several blocks and tiles, and with more elements than a strip of rows.
+LARGER = {
+    "blocks": ((50, 300), (300, 70), MATRIX),
+    "a column": ((300, 260), (260,), (((1,), (0,)), ((), ()))),
+    "transposed blocks": ((270, 30), (35, 270), (((0,), (1,)), ((), ()))),
+}
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_dot_general(data):
-    for name, (left, right, numbers) in DOTS.items():
+    operands = {}
+    for name, (left, right, numbers) in {**DOTS, **LARGER}.items():
         rng = np.random.default_rng(len(name))
         a, b = DATA[data](rng, left), DATA[data](rng, right)
-        expected = reference_dot(a, b, numbers)
-        found = canonical(run(exact.dot_general_body, a, b, dimension_numbers=numbers))
-        assert_same_bits(found, expected, name)
+        operands[name] = a, b, numbers, reference_dot(a, b, numbers)
+    for way, dot in implementations(exact.dot_general_body, kernel.exact_dot_general):
+        for name, (a, b, numbers, expected) in operands.items():
+            found = canonical(run(dot, a, b, dimension_numbers=numbers))
+            assert_same_bits(found, expected, f"{name}, {way}")
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -171,8 +240,10 @@ def test_convolutions_and_their_gradients(name):
             a, b = DATA[data](rng, left), DATA[data](rng, right)
             chain = reference.products.exact_chain(np.float32)
             expected = reference.products.conv_general_dilated(a, b, chain=chain, **kept)
-            found = canonical(run(exact.conv_general_dilated_body, a, b, **hashable))
-            assert_same_bits(found, expected, f"{name}, {data}")
+            ways = exact.conv_general_dilated_body, kernel.exact_convolution
+            for way, convolve in implementations(*ways):
+                found = canonical(run(convolve, a, b, **hashable))
+                assert_same_bits(found, expected, f"{name}, {data}, {way}")
 
 
 def _hashable(x):
@@ -346,6 +417,50 @@ def weaker(monkeypatch):
         monkeypatch.setattr(exact, "error_bound", lambda terms: right(terms) / 2)
 
     return weaken
+
+
+def hard_terms(terms: int, of_error: float):
+    """The same of a row of terms, of which float64 sums of many chains lose every small one."""
+    below = 2 * round(of_error * terms / 2)
+    x = np.full(terms, 2.0**-53, np.float32)
+    x[0], x[1], x[2] = 1, 2.0**-24, -below * 2.0**-53
+    return x
+
+
+@pytest.mark.parametrize("slack", [1.0, 0.5])
+def test_the_bounds_of_kernels(slack, monkeypatch):
+    """That of a block of 128 products, and that of columns of 128 terms; and weaker ones."""
+    a, b = hard_products(128, 0.75)
+    x, y = np.stack([a] * 2), np.stack([b] * 2, 1)
+    column = np.stack([hard_terms(128, 0.75)] * 40, 1)
+    expected = rounded(products(a, b)), rounded(column[:, 0])
+    assert expected == (np.float32(1 + 2.0**-23),) * 2
+    monkeypatch.setattr(kernel, "SLACK", slack)
+    monkeypatch.setattr(sums, "SLACK", slack)
+
+    def compute(x, y, column):
+        with jax.enable_x64(True):
+            total = sums.exact_sum(column, axes=(0,), accumulation="exact")
+            return kernel.exact_dot_general(x, y, dimension_numbers=MATRIX), total
+
+    for name in each_instruction_set():
+        found = jax.jit(compute)(x, y, column)
+        for results, right in zip(found, expected, strict=True):
+            assert (np.asarray(results) == right).all() == (slack == 1), name
+
+
+def test_what_is_uncertain_everywhere():
+    """Rows of mean zero times nearly constant columns: each sum cancels, by the kernel twice."""
+    rng = np.random.default_rng(11)
+    a = rng.standard_normal((20, 301)).astype(np.float32)
+    a[:, 150:300] = -a[:, :150]
+    a[:, 300] = 2.0**-100
+    b = np.ones((301, 33), np.float32)
+    b[7] += np.float32(2.0**-20)
+    b[300] = rng.standard_normal(33) * 2.0**-26
+    expected = reference_dot(a, b)
+    for way, dot in implementations(exact.dot_general_body, kernel.exact_dot_general):
+        assert_same_bits(run(dot, a, b, dimension_numbers=MATRIX), expected, way)
 
 
 def _hard_result(terms=2048, of_error=0.8):
