@@ -79,7 +79,7 @@ def span(values: Iterable[str | float]) -> str:
 def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
-    programs |= {"devices": "devices", "training": "training"}
+    programs |= {name: name for name in ("devices", "training", "exact")}
     rows = []
     for name, program in programs.items():
         info = heading(name)
@@ -208,6 +208,19 @@ def errors() -> str:
     )
 
 
+def exact_times() -> str:
+    """Products, sums and training steps in the order exact."""
+    titles = ["default / plain", "exact / plain"]
+    rows = ([name, *(row[title] for title in titles)] for name, row in cases("exact").items())
+    return table(["case", *titles], rows)
+
+
+def exact_errors() -> str:
+    """Errors of products beside those of exact ones."""
+    rows = read("exact")[1]
+    return table([*rows[0]], (row.values() for row in rows))
+
+
 def training() -> str:
     """The accuracy on examples held out."""
     ways, accuracy = ("plain", *ORDERS), {}
@@ -220,7 +233,7 @@ TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
-        *(rows, products, devices, errors, training),
+        *(rows, products, devices, errors, exact_times, exact_errors, training),
     )
 }
 

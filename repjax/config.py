@@ -4,8 +4,8 @@
 ``repjax_enable``           whether every program that JAX compiles is made reproducible
 ``repjax_accumulation``     the default order of sums: ``"pairwise"``, ``"sequential"``,
                             ``"order_independent"`` or ``"exact"``
-``repjax_contraction``      that of matrix products and convolutions: ``"sequential"`` or
-                            ``"order_independent"``
+``repjax_contraction``      that of matrix products and convolutions: ``"sequential"``,
+                            ``"order_independent"`` or ``"exact"``
 ==========================  ==============================================================
 
 Set them with ``jax.config.update(name, value)`` for the process, or for a block and the

@@ -59,19 +59,17 @@ static void left(const float* x, const int64_t* at, int64_t rows, int64_t terms,
   }
 }
 
-// Rows of columns: to[k * width + j] = x[at[k] + j], zeros behind; squares[j] += their squares.
+// Rows of columns, whole vectors: to[k * width + j] = x[at[k] + j]; squares[j] += their squares.
 static void right(const float* x, const int64_t* at, int64_t terms, int64_t columns, double* to,
                   int64_t width, double* squares) {
   for (int64_t j = 0; j < columns; j += kLanes) {
-    const int64_t here = columns - j < kLanes ? columns - j : kLanes;
     Vector sum = {};
     for (int64_t k = 0; k < terms; ++k) {
-      const float* const from = x + at[k] + j;
-      const Vector v = here == kLanes ? widen(from) : widen_some(from, here);
+      const Vector v = widen(x + at[k] + j);
       store(to + k * width + j, v);
       sum += v * v;
     }
-    for (int i = 0; i < here; ++i) squares[j + i] += sum[i];
+    for (int i = 0; i < kLanes; ++i) squares[j + i] += sum[i];
   }
 }
 
@@ -143,19 +141,39 @@ static inline Vector two_sum(Vector a, Vector b, Vector* e) {
 // Continues sums of products a[k] * b[k], or of a[k] where b is null: they are within lost of
 // high + low, lane by lane.  `state` is high, low and lost, kLanes of each.
 static void refine(const float* a, const float* b, int64_t n, double* state) {
-  Vector high = load(state), low = load(state + kLanes), lost = load(state + 2 * kLanes);
-  for (int64_t k = 0; k < n; k += kLanes) {
-    const int64_t here = n - k < kLanes ? n - k : kLanes;
-    Vector x = here == kLanes ? widen(a + k) : widen_some(a + k, here);
-    if (b) x = x * (here == kLanes ? widen(b + k) : widen_some(b + k, here));
+  constexpr int kChains = 3;  // that do not wait for each other
+  Vector high[kChains] = {load(state)}, low[kChains] = {load(state + kLanes)};
+  Vector lost[kChains] = {load(state + 2 * kLanes)};
+  auto add = [](Vector x, Vector& high, Vector& low, Vector& lost) {
     Vector e, rest;
     high = two_sum(high, x, &e);
     low = two_sum(low, e, &rest);
     lost += magnitude_of(rest);
+  };
+  int64_t k = 0;
+  for (; k + kChains * kLanes <= n; k += kChains * kLanes) {
+#pragma GCC unroll 3
+    for (int i = 0; i < kChains; ++i) {
+      Vector x = widen(a + k + i * kLanes);
+      if (b) x = x * widen(b + k + i * kLanes);
+      add(x, high[i], low[i], lost[i]);
+    }
   }
-  store(state, high);
-  store(state + kLanes, low);
-  store(state + 2 * kLanes, lost);
+  for (; k < n; k += kLanes) {
+    const int64_t here = n - k < kLanes ? n - k : kLanes;
+    Vector x = widen_some(a + k, here);
+    if (b) x = x * widen_some(b + k, here);
+    add(x, high[0], low[0], lost[0]);
+  }
+  for (int i = 1; i < kChains; ++i) {
+    add(high[i], high[0], low[0], lost[0]);
+    Vector rest;
+    low[0] = two_sum(low[0], low[i], &rest);
+    lost[0] += lost[i] + magnitude_of(rest);
+  }
+  store(state, high[0]);
+  store(state + kLanes, low[0]);
+  store(state + 2 * kLanes, lost[0]);
 }
 
 constexpr int kStreams = 4;

@@ -17,7 +17,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -31,11 +33,80 @@ constexpr int64_t kTerms = 128;               // of a chain, and of a block
 constexpr int64_t kRows = 256, kColumns = 256;  // of a block: all of it stays in the L2 cache
 constexpr int64_t kStrip = 24;                // rows of the left operand that are widened together
 constexpr int64_t kLeastRows = 13;            // that repay widening the right operand once more
+constexpr int64_t kKeptTerms = 1 << 14;       // whose offsets are kept
 
 // The left operand as float64 and the largest magnitude in it, where it was widened at once.
 struct Wide {
   const double* first = nullptr;
   double most = 0;
+};
+
+// A column and a row.
+typedef std::pair<int32_t, int32_t> Place;
+
+// The largest exponent of a power of two that a number is a multiple of; of zero, and of what is not
+// finite, a large one.
+int32_t step_of(float x) {
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof x);
+  const int32_t field = bits >> 23 & 0xFF;
+  if (field == 0 || field == 0xFF) return 128;
+  return field - 150 + __builtin_ctz((bits & 0x7FFFFF) | 0x800000);
+}
+
+// The terms of rows, or of columns, of which the first ones of the last row asked for are kept.
+class Terms {
+ public:
+  Terms(const Dimension& k, int of, const float* x, const std::vector<int64_t>& rows)
+      : k_(k), of_(of), x_(x), rows_(rows), steps_(rows.size()),
+        offsets_(std::min(kKeptTerms, k.size)), kept_(offsets_.size()), others_(kTogether) {
+    k_.offsets(of_, 0, offsets_.size(), offsets_.data());
+    in_place_ = int64_t(offsets_.size()) == k.size && contiguous(offsets_.data(), k.size);
+  }
+
+  // Terms k to k + n - 1 of a row, at most kTogether: where they are, or at `to`.
+  const float* get(int64_t row, int64_t k, int64_t n, float* to) {
+    const float* const x = x_ + rows_[row];
+    const int64_t count = offsets_.size();
+    if (in_place_) return x + offsets_[0] + k;
+    if (k + n <= count) {
+      if (row != row_) {
+        row_ = row;
+        for (int64_t t = 0; t < count; ++t) kept_[t] = x[offsets_[t]];
+      }
+      return kept_.data() + k;
+    }
+    k_.offsets(of_, k, n, others_.data());
+    for (int64_t t = 0; t < n; ++t) to[t] = x[others_[t]];
+    return to;
+  }
+
+  // The largest power of two that all terms of a row are multiples of.
+  double step(int64_t row) {
+    if (steps_[row] == 0) {
+      float terms[kTogether];
+      int32_t least = 128;
+      for (int64_t k = 0; k < k_.size; k += kTogether) {
+        const int64_t here = std::min(kTogether, k_.size - k);
+        const float* const from = get(row, k, here, terms);
+        for (int64_t t = 0; t < here; ++t) least = std::min(least, step_of(from[t]));
+      }
+      steps_[row] = std::ldexp(1.0, least);
+    }
+    return steps_[row];
+  }
+
+ private:
+  const Dimension& k_;
+  const int of_;
+  const float* const x_;
+  const std::vector<int64_t>& rows_;
+  std::vector<double> steps_;
+  std::vector<int64_t> offsets_;
+  std::vector<float> kept_;
+  std::vector<int64_t> others_;
+  bool in_place_;
+  int64_t row_ = -1;
 };
 
 struct Options {
@@ -84,11 +155,12 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
       const int64_t here = std::min(width, columns - j * width);
       double* const to = right + j * terms * width;
       double* const squares = &of_columns[j * width];
-      if (contiguous(n, here)) {
+      if (here % set.lanes == 0 && contiguous(n, here)) {
         set.right(rhs + n[0], rhs_k.data(), here_k, here, to, width, squares);
-      } else {
+      } else {  // in whole vectors, with zeros behind
         floats.pack[false](rhs, rhs_k.data(), here_k, n, here, staged, width);
-        set.right(staged, packed_k.data(), here_k, here, to, width, squares);
+        const int64_t whole = vectors(j) * set.lanes;
+        set.right(staged, packed_k.data(), here_k, whole, to, width, squares);
       }
     }
     const bool along = contiguous(lhs_k.data(), here_k);
@@ -127,29 +199,33 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
   const bool direct = contiguous(out_n.data(), columns);
   float* const results = scratch<kResults, float>(columns);
   std::vector<int32_t> unsure(columns);
-  std::vector<int64_t> at(2 * kTogether);
+  std::vector<Place> rest;
   for (int64_t i = 0; i < rows; ++i) {
     float* const to = direct ? out + out_m[i] + out_n[0] : results;
     const double* const s = sums + i * row;
     const int64_t count = set.round_sure[options.odd](s, columns, of_rows[i], of_columns.data(), to,
                                                       unsure.data());
-    for (int64_t u = 0; u < count; ++u) {
-      const int64_t j = unsure[u];
-      if (!std::isfinite(s[j])) {  // what IEEE arithmetic makes of the terms in any order
-        set.round_one[0](s[j], to + j);
-        continue;
-      }
-      to[j] = exactly(set, p.k.size, options.odd, [&](int64_t k, int64_t n, float* a, float* b) {
-        p.k.offsets(kLhs, k, n, at.data());
-        p.k.offsets(kRhs, k, n, at.data() + n);
-        for (int64_t t = 0; t < n; ++t) {
-          a[t] = lhs[lhs_m[i] + at[t]];
-          b[t] = rhs[rhs_n[j] + at[n + t]];
-        }
-        return b;
-      });
-    }
+    for (int64_t u = 0; u < count; ++u) rest.push_back({unsure[u], int32_t(i)});
     for (int64_t j = 0; !direct && j < columns; ++j) out[out_m[i] + out_n[j]] = results[j];
+  }
+  if (rest.empty()) return;
+  Terms left_terms(p.k, kLhs, lhs, lhs_m), right_terms(p.k, kRhs, rhs, rhs_n);
+  std::sort(rest.begin(), rest.end());  // by columns, whose terms are gathered once
+  for (const auto& [column, line] : rest) {
+    const int64_t j = column, i = line;
+    const double s = sums[i * row + j];
+    float* const to = out + out_m[i] + out_n[j];
+    // Partial sums of multiples of a step are exact, while float64 has a bit for it.
+    const double magnitude = of_rows[i] / unit * of_columns[j] * (1 + 0x1p-16);
+    const bool finite = std::isfinite(s);
+    if (!finite || magnitude <= 0x1p52 * left_terms.step(i) * right_terms.step(j)) {
+      // What is not finite is what IEEE arithmetic makes of the terms in any order.
+      set.round_one[finite && options.odd](s, to);
+      continue;
+    }
+    *to = exactly(set, p.k.size, options.odd, [&](int64_t k, int64_t n, float* x, float* y) {
+      return Factors{left_terms.get(i, k, n, x), right_terms.get(j, k, n, y)};
+    });
   }
 }
 

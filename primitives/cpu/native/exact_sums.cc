@@ -80,7 +80,7 @@ void finish(const Exact& set, const Options& options, double sum, double magnitu
     int64_t row = step;
     const float* const from = x.get(k * step, count, &row, 1, a);
     for (int64_t i = 0; from != a && i < count; ++i) a[i] = from[i * row];
-    return static_cast<const float*>(nullptr);
+    return Factors{a, nullptr};
   });
 }
 
