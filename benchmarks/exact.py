@@ -92,14 +92,16 @@ def compiled(function, args, orders):
 def measure(function, args, seconds: float) -> dict[str, float]:
     programs = {way: compiled(function, args, orders) for way, orders in WAYS.items()}
     best = dict.fromkeys(programs, float("inf"))
-    for _ in range(4):  # in turns
-        for way, program in programs.items():
-            jax.block_until_ready(program(*args))
-            deadline = time.perf_counter() + seconds / 12
-            while time.perf_counter() < deadline:
+    for program in programs.values():
+        jax.block_until_ready(program(*args))
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        for way, program in programs.items():  # in turns, each after a call that fills the caches
+            for _ in range(2):
                 start = time.perf_counter()
                 jax.block_until_ready(program(*args))
-                best[way] = min(best[way], time.perf_counter() - start)
+                taken = time.perf_counter() - start
+            best[way] = min(best[way], taken)
     return best
 
 
