@@ -108,8 +108,9 @@ class Accumulator:
             raise TypeError(f"merge expected an Accumulator, received {type(other).__name__}")
         if self.formats != other.formats or _shapes(self.words) != _shapes(other.words):
             raise ValueError(
-                f"merge expected an Accumulator of the same tree, {_shapes(self.words)} of "
-                f"{self.formats}, received {_shapes(other.words)} of {other.formats}"
+                f"merge expected an Accumulator of the same tree, "
+                f"{_described(self.formats, *_shapes(self.words))}, received "
+                f"{_described(other.formats, *_shapes(other.words))}; make both of one tree"
             )
         return dataclasses.replace(self, words=jax.tree.map(_merged, self.words, other.words))
 
@@ -143,8 +144,8 @@ class Accumulator:
         if formats != self.formats or received != expected or (each and _counts(tree) is None):
             what = "arrays with one leading axis of terms, and behind it " if each else ""
             raise ValueError(
-                f"expected {what}{expected} of {self.formats}, received {received} of {formats}; "
-                "make the Accumulator of a tree like one term"
+                f"expected {what}{_described(self.formats, *expected)}, received "
+                f"{_described(formats, *received)}; make the Accumulator of a tree like one term"
             )
 
 
@@ -164,6 +165,11 @@ def _format(path, x) -> str:
 
 def _shapes(words):
     return jax.tree.structure(words), [np.shape(x)[1:] for x in jax.tree.leaves(words)]
+
+
+def _described(formats, structure, shapes) -> str:
+    leaves = (f"{name}{list(shape)}" for name, shape in zip(formats, shapes, strict=True))
+    return str(jax.tree.unflatten(structure, leaves)).replace("'", "")
 
 
 def _counts(tree) -> int | None:
