@@ -79,7 +79,7 @@ def span(values: Iterable[str | float]) -> str:
 def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
-    programs |= {"devices": "devices", "training": "training"}
+    programs |= {name: name for name in ("devices", "training", "exact")}
     programs |= {"gpt2-speed": "gpt2", "gpt2-bits": "gpt2"}
     rows = []
     for name, program in programs.items():
@@ -232,6 +232,19 @@ def errors() -> str:
     )
 
 
+def exact_times() -> str:
+    """Products, sums and training steps in the order exact."""
+    titles = ["default / plain", "exact / plain"]
+    rows = ([name, *(row[title] for title in titles)] for name, row in cases("exact").items())
+    return table(["case", *titles], rows)
+
+
+def exact_errors() -> str:
+    """Errors of products beside those of exact ones."""
+    rows = read("exact")[1]
+    return table([*rows[0]], (row.values() for row in rows))
+
+
 def training() -> str:
     """The accuracy on examples held out."""
     ways, accuracy = ("plain", *ORDERS), {}
@@ -244,7 +257,7 @@ TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
-        *(rows, products, devices, errors, training, gpt2, gpt2_bits),
+        *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
     )
 }
 

@@ -6,6 +6,7 @@
   :mod:`repjax.optim` are the explicit way;
 * :mod:`repjax.repdl` has the graphs of RepDL, a reproducible library for PyTorch;
 * :mod:`repjax.models` has language models, and :mod:`repjax.checkpoint` files of parameters;
+* :mod:`repjax.exact` adds gradients of microbatches and devices exactly;
 * :func:`digest` names the exact bits of a tree of arrays;
 * :func:`explain` shows why an element of a result has its bits, and :mod:`repjax.verify` has the
   other instruments;
@@ -35,6 +36,7 @@ from repjax.reproducible import reproducible as reproducible
 
 if TYPE_CHECKING:
     from repjax import checkpoint as checkpoint
+    from repjax import exact as exact
     from repjax import lax as lax
     from repjax import models as models
     from repjax import nn as nn
@@ -48,7 +50,18 @@ if TYPE_CHECKING:
 _environment.check_version()
 _read_environment()
 
-_MODULES = ("checkpoint", "lax", "models", "nn", "nnx", "numpy", "optim", "repdl", "verify")
+_MODULES = (
+    "checkpoint",
+    "exact",
+    "lax",
+    "models",
+    "nn",
+    "nnx",
+    "numpy",
+    "optim",
+    "repdl",
+    "verify",
+)
 __all__ = [
     *("CONTRACT_VERSION", "RefusedError", "__version__", "digest", "enabled", "explain", "info"),
     *("reproducible", *_MODULES),

@@ -2,10 +2,10 @@
 
 ==========================  ==============================================================
 ``repjax_enable``           whether every program that JAX compiles is made reproducible
-``repjax_accumulation``     the default order of sums: ``"pairwise"``, ``"sequential"`` or
-                            ``"order_independent"``
-``repjax_contraction``      that of matrix products and convolutions: ``"sequential"`` or
-                            ``"order_independent"``
+``repjax_accumulation``     the default order of sums: ``"pairwise"``, ``"sequential"``,
+                            ``"order_independent"`` or ``"exact"``
+``repjax_contraction``      that of matrix products and convolutions: ``"sequential"``,
+                            ``"order_independent"`` or ``"exact"``
 ==========================  ==============================================================
 
 Set them with ``jax.config.update(name, value)`` for the process, or for a block and the
@@ -176,7 +176,7 @@ _add_option(
 _add_option(
     "repjax_accumulation",
     str,
-    "The default order of sums: pairwise, sequential or order_independent.",
+    "The default order of sums: pairwise, sequential, order_independent or exact.",
     lambda: default_accumulation.value,
     lambda value: _set_order(
         "repjax_accumulation", default_accumulation, check_accumulation, value
@@ -185,7 +185,7 @@ _add_option(
 _add_option(
     "repjax_contraction",
     str,
-    "The default order of products: sequential or order_independent.",
+    "The default order of products: sequential, order_independent or exact.",
     lambda: default_contraction.value,
     lambda value: _set_order("repjax_contraction", default_contraction, check_contraction, value),
 )

@@ -31,14 +31,16 @@ from repjax.primitives.operations.products import fma_p as _fma_p
 _NOTE = "\n\n    Reproducible form of ``jax.lax.{name}``; see ``docs/numerics.md``.\n\n    {text}"
 _SUM = (
     "Args beyond those of ``jax.lax``:\n"
-    "      accumulation: the order of the sum, ``'pairwise'``, ``'sequential'`` or\n"
-    "        ``'order_independent'``; the default is the option ``repjax_accumulation``.\n"
+    "      accumulation: the order of the sum, ``'pairwise'``, ``'sequential'``,\n"
+    "        ``'order_independent'`` or ``'exact'``; the default is the option\n"
+    "        ``repjax_accumulation``.\n"
 )
 _PRODUCT = (
     "Args beyond those of ``jax.lax``:\n"
     "      contraction: ``'sequential'``, one accumulator per output, one fused multiply-add\n"
-    "        per term, k ascending from +0; or ``'order_independent'``, exact sums of integers\n"
-    "        on common grids, finer ones with ``precision=HIGHEST``; the default is the option\n"
+    "        per term, k ascending from +0; ``'order_independent'``, exact sums of integers on\n"
+    "        common grids, finer ones with ``precision=HIGHEST``; or ``'exact'``, the exact sum\n"
+    "        of the exact products, rounded once; the default is the option\n"
     "        ``repjax_contraction``.\n"
 )
 

@@ -84,10 +84,10 @@ def reproducible(
 
     Args:
       fn: the function; without it, a decorator is returned.
-      accumulation: the order of sums, ``"pairwise"``, ``"sequential"`` or
-        ``"order_independent"``; the default is the option ``repjax_accumulation``.
-      contraction: the order of matrix products and convolutions, ``"sequential"`` or
-        ``"order_independent"``; the default is the option ``repjax_contraction``.
+      accumulation: the order of sums, ``"pairwise"``, ``"sequential"``,
+        ``"order_independent"`` or ``"exact"``; the default is the option ``repjax_accumulation``.
+      contraction: the order of matrix products and convolutions, ``"sequential"``,
+        ``"order_independent"`` or ``"exact"``; the default is the option ``repjax_contraction``.
       **jit_options: passed to ``jax.jit``: ``static_argnums``, ``static_argnames``,
         ``donate_argnums``, ``donate_argnames``, ``inline`` and the others of :class:`JitOptions`.
 

@@ -27,6 +27,7 @@ pytest.register_assert_rewrite("helpers")
 # all parameters or with those that are named.
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
+    *("accumulator", "exact"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
@@ -51,6 +52,13 @@ SLOW = {
     "docs::test_examples_print_the_same_bits_on_another_machine",
     "eigen::test_kernels",
     "elementary::test_contraction_does_not_matter",
+    "accumulator::test_all_microbatches_and_devices",
+    "accumulator::test_microbatches_devices_and_arrival[lenet]",
+    "accumulator::test_microbatches_devices_and_arrival[transformer]",
+    *(
+        f"exact::test_convolutions_and_their_gradients[{name}]"
+        for name in ("3d", "all of these", "rhs dilation", "odd layout", "channels last", "same")
+    ),
     "example::test_another_seed_gives_another_digest",
     "example::test_order_independent_products",
     "example::test_resume_continues_bit_for_bit",

@@ -69,7 +69,8 @@ def define(
       multiple_results: whether ``body`` and ``stock`` return lists.
       halves: what float16 and bfloat16 results end in, ``canonical.guard`` or, as in the body,
         ``canonical.flush``; None where the body takes these formats as they stand.
-      half_body: for these formats, the body, where that of float32 would round twice.
+      half_body: for these formats, the body, where that of float32 would round twice.  (What is
+        ``exact`` needs none: see :func:`in_float32`.)
       own_value: whether the derivative of ``stock`` computes the result in another way than
         ``stock`` does.  The primitive's has the result of ``body`` either way.
 
@@ -281,13 +282,21 @@ def _is_half(aval) -> bool:
 
 
 def in_float32(body, results, ending, pack=lambda results: results[0]):
-    """The body between exact conversions to float32 and one rounding to the types of results."""
+    """The body between exact conversions to float32 and one rounding to the types of results.
+
+    In the order ``exact`` there is no other rounding: what is narrowed has been rounded to odd, for
+    which the body, or the kernel, is asked by ``odd=True``, and the ending is a guard.
+    """
 
     def function(*args, **params):
         args = [canonical.widen(x) if _is_half(x) else x for x in args]
+        end = ending
+        if "exact" in (params.get("accumulation"), params.get("contraction")):
+            end = canonical.guard
+            params |= {"odd": True} if any(map(_is_half, results)) else {}
         wide = jax.tree.leaves(body(*args, **params))
         pairs = zip(wide, results, strict=True)
-        return pack([canonical.narrow(x, r.dtype, ending) if _is_half(r) else x for x, r in pairs])
+        return pack([canonical.narrow(x, r.dtype, end) if _is_half(r) else x for x, r in pairs])
 
     return function
 

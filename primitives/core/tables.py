@@ -32,8 +32,8 @@ class RefusedError(NotImplementedError):
 
 #: The orders of sums and those of products (matrix products and convolutions); the first is the
 #: default.
-Accumulation = Literal["pairwise", "sequential", "order_independent"]
-Contraction = Literal["sequential", "order_independent"]
+Accumulation = Literal["pairwise", "sequential", "order_independent", "exact"]
+Contraction = Literal["sequential", "order_independent", "exact"]
 ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
 CONTRACTIONS: tuple[Contraction, ...] = get_args(Contraction)
 

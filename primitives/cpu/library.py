@@ -32,6 +32,8 @@ from repjax.primitives.cpu import sources as native_sources
 _TARGETS = (
     "repjax_cholesky",
     "repjax_elementwise",
+    "repjax_exact_product",
+    "repjax_exact_sum",
     "repjax_householder_product",
     "repjax_lu",
     "repjax_order_independent_product",

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives.core.sizes import row_major
+from repjax.primitives.operations.accumulators import check_terms
 from repjax.primitives.operations.grids import bits_of_product
 from repjax.primitives.operations.products import problems
 from repjax.primitives.operations.products.geometry import Geometry
@@ -124,6 +125,40 @@ def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None
     return _on_grids(lhs, rhs, shape, [problem], problem, problem.sizes[3], precision)
 
 
+#: What bounds of errors are multiplied by; less would be wrong, which the tests show.
+SLACK = 1.0
+
+
+def _exactly(lhs, rhs, shape, *parts, odd):
+    """The array of ``shape`` that the problems ``parts`` fill with exact sums."""
+    if 0 in shape:
+        return lax.full(shape, 0, np.float32)
+    call = jax.ffi.ffi_call("repjax_exact_product", jax.ShapeDtypeStruct(shape, np.float32))
+    options = {"slack": np.float64(SLACK), "odd": np.int64(odd)}
+    return call(lhs, rhs, problems=_flat(map(_encode, parts)), **options)
+
+
+def exact_dot_general(lhs, rhs, *, dimension_numbers, precision=None, odd=False):
+    """``exact.dot_general_body`` by the kernel."""
+    del precision
+    check_float32("dot_general", lhs, rhs)
+    shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
+    check_terms("a product", problem.sizes[3])
+    return _exactly(lhs, rhs, shape, problem, odd=odd)
+
+
+def exact_convolution(lhs, rhs, *, odd=False, **parameters):
+    """``exact.conv_general_dilated_body`` by the kernel."""
+
+    def convolve(lhs, rhs, geometry: Geometry, precision):
+        del precision
+        check_terms("a convolution", geometry.terms(rhs))
+        lhs, shape, parts = problems.convolution(lhs, rhs, geometry)
+        return _exactly(lhs, rhs, shape, *(problem for problem, _ in parts), odd=odd)
+
+    return _convolution(convolve, lhs, rhs, **parameters)
+
+
 def conv_general_dilated(lhs, rhs, **parameters):
     """``convolution.conv_general_dilated_body`` by the kernel."""
     return _convolution(_sequential_convolution, lhs, rhs, **parameters)
@@ -183,10 +218,12 @@ _KERNELS = {
     "dot_general": {
         "sequential": dot_general,
         "order_independent": order_independent_dot_general,
+        "exact": exact_dot_general,
     },
     "conv_general_dilated": {
         "sequential": conv_general_dilated,
         "order_independent": order_independent_convolution,
+        "exact": exact_convolution,
     },
 }
 

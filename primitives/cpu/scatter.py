@@ -9,8 +9,10 @@ from repjax.primitives.operations.scatter import as_rows, grid_precision, scatte
 
 
 def scatter_add(operand, indices, updates, *, dimension_numbers, mode, **options):
-    """``scatter.scatter_add_body`` by the kernel, if it is one of rows."""
-    rows = as_rows(operand, indices, updates, dimension_numbers, mode)
+    """``scatter.scatter_add_body`` by the kernel, if it is one of rows and not ``exact``."""
+    rows = None
+    if options.get("accumulation") != "exact":
+        rows = as_rows(operand, indices, updates, dimension_numbers, mode)
     if rows is None:
         options |= {"dimension_numbers": dimension_numbers, "mode": mode}
         return scatter_add_body(operand, indices, updates, **options)

@@ -9,6 +9,7 @@ import numpy as np
 
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.cpu import library
+from repjax.primitives.operations.accumulators import check_terms
 from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
 from repjax.primitives.operations.reductions.sums import (
     axes_of_reduction,
@@ -17,8 +18,11 @@ from repjax.primitives.operations.reductions.sums import (
     reduce_sum_body,
 )
 
+#: What bounds of errors of exact sums are multiplied by; less would be wrong, which tests show.
+SLACK = 1.0
 
-def call_kernel(*operands, shape, axes, accumulation, bytecode=()):
+
+def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     """The sum over neighbouring axes of an array of so many elements, by the kernel.
 
     Or, with an accumulation ``max`` or ``min``, the extremum.  The array is the operand, or the
@@ -27,8 +31,11 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=()):
     first, last = min(axes), max(axes) + 1
     sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
     result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
-    call = jax.ffi.ffi_call("repjax_reduce_sum", result)
     integers = {"sizes": np.int64(sizes), "bytecode": np.asarray(bytecode, np.int64)}
+    if accumulation == "exact":
+        call = jax.ffi.ffi_call("repjax_exact_sum", result)
+        return call(*operands, slack=np.float64(SLACK), odd=np.int64(odd), **integers)
+    call = jax.ffi.ffi_call("repjax_reduce_sum", result)
     return call(*operands, accumulation=accumulation, **integers)
 
 
@@ -37,6 +44,15 @@ def _sum(x, *, axes, accumulation):
     if x.size == 0 or (accumulation == "pairwise" and x.size > library.LARGE):
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
     return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+
+
+def exact_sum(x, *, axes, accumulation, odd=False):
+    """``reduce_sum_body`` of exact sums by the kernel."""
+    x, axis = collapse(x, axes)
+    check_terms("a sum", x.shape[axis])
+    if x.size == 0:
+        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation, odd=odd)
+    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation, odd=odd)
 
 
 def _extremum(name: str, body):
@@ -50,5 +66,7 @@ def _extremum(name: str, body):
 
 
 _in_parts = partitioned(_sum, axes_of_reduction)
-reduce_sum = by_accumulation(dict.fromkeys(("pairwise", "sequential"), _in_parts), reduce_sum_body)
+_KERNELS = dict.fromkeys(("pairwise", "sequential"), _in_parts)
+_KERNELS["exact"] = partitioned(exact_sum, axes_of_reduction)
+reduce_sum = by_accumulation(_KERNELS, reduce_sum_body)
 reduce_max, reduce_min = _extremum("max", reduce_max_body), _extremum("min", reduce_min_body)

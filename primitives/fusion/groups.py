@@ -159,7 +159,8 @@ _REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")
 
 
 def accumulation_of(equation) -> str | None:
-    """The kernel's name for a pairwise reduction over neighbouring axes of an array, or None."""
+    """The kernel's name for a pairwise or exact reduction over neighbouring axes of an array, or
+    None."""
     name = _REDUCTIONS.get(equation.primitive.name)
     if name is None:
         return None
@@ -168,7 +169,8 @@ def accumulation_of(equation) -> str | None:
         return None
     accumulation = equation.params.get("accumulation", name)
     together = max(axes) - min(axes) + 1 == len(axes)
-    return accumulation if together and accumulation in ("pairwise", "max", "min") else None
+    known = ("pairwise", "exact", "max", "min")
+    return accumulation if together and accumulation in known else None
 
 
 class _Plan:

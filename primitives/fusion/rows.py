@@ -107,7 +107,7 @@ def _is_nothing(equation) -> bool:
     if equation.primitive.name not in REDUCTIONS or "index_dtype" in equation.params:
         return False
     (x,), (result,) = equation.invars, equation.outvars
-    is_sum_of_terms = equation.params.get("accumulation") != "order_independent"
+    is_sum_of_terms = equation.params.get("accumulation") not in ("order_independent", "exact")
     is_array = not isinstance(x, Literal) and x.aval.dtype in _FLOATING
     return is_array and is_sum_of_terms and x.aval.size == result.aval.size != 0
 

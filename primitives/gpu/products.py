@@ -527,6 +527,7 @@ def kernel(name: str):
             "order_independent": functools.partial(
                 BODIES[name]["order_independent"], exact_dot=digit_dot
             ),
+            "exact": BODIES[name]["exact"],
         }
     )
 

@@ -10,7 +10,7 @@ from repjax.primitives.operations.reductions import sums as bodies
 
 
 def _reduction(combine, identity, body):
-    def kernel(x, *, axes, accumulation):
+    def kernel(x, *, axes, accumulation, **odd):
         kernels = {"sequential": sums.sequential}
         if combine is bodies.add and gpu.ROWS:
             kernels["pairwise"] = rows.pairwise
@@ -19,7 +19,7 @@ def _reduction(combine, identity, body):
             bodies.axes_of_reduction,
         )
         function = in_parts if accumulation in kernels else body
-        return function(x, axes=axes, accumulation=accumulation)
+        return function(x, axes=axes, accumulation=accumulation, **odd)
 
     return kernel
 

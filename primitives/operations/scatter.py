@@ -18,6 +18,8 @@ is exact; it is rounded once, and the final addition once more.  Nothing depends
 of other elements.  (Beyond 2**23 scattered windows the 38 becomes 61 - ceil(log2 windows), to
 keep the sum within 64 bits.)  Infinities and NaNs give what IEEE summation gives in any order.
 Indices out of bounds follow ``mode`` as in ``jax.lax``.  Scatter-sub adds the negated updates.
+With the accumulation ``exact``, an element of the result is the exact sum of the element and its
+updates, rounded once (:mod:`.accumulators`).
 
 **Scatter** (assignment): of the windows that reach one element of the operand, the last wins.
 
@@ -39,8 +41,8 @@ from jax import lax
 from repjax.primitives.core import canonical
 from repjax.primitives.core.define import define
 from repjax.primitives.core.interpret import interpret_function
-from repjax.primitives.core.tables import RefusedError, rule
-from repjax.primitives.operations import grids
+from repjax.primitives.core.tables import RefusedError, check_accumulation, rule
+from repjax.primitives.operations import accumulators, grids
 from repjax.primitives.operations.arithmetic import add_p, mul_p, neg, plain_rule, require_format
 from repjax.primitives.operations.reductions import sort_keys
 from repjax.primitives.operations.reductions.window import take
@@ -249,8 +251,36 @@ def grid_precision(windows: int) -> int:
     return grids.bits_of_sum(windows)
 
 
-def scatter_add_body(operand, indices, updates, *, dimension_numbers, mode, **options):
-    """The order-independent scatter-add of float32 ``updates`` into ``operand``."""
+def _add_exactly(operand, indices, updates, numbers, *, mode, odd=False, **options):
+    """``operand`` plus what reaches each element of it, each sum exact and rounded once."""
+    windows = math.prod(indices.shape[:-1]) if 0 not in updates.shape else 0
+    accumulators.check_terms("scatter-add", windows)
+    options["mode"] = mode
+    operand, updates = canonical.to_float64(operand), canonical.to_float64(updates)
+
+    def add(totals, terms):
+        return lax.scatter_add(totals, indices, terms, numbers, **options) if windows else totals
+
+    of_digits = (accumulators.digits(x, accumulators.SUMS) for x in (operand, updates))
+    totals = jax.vmap(add)(*of_digits)
+    special = add(*map(accumulators.not_finite, (operand, updates)))
+    return accumulators.rounded(totals, special, accumulators.SUMS, odd)
+
+
+def scatter_add_body(
+    operand,
+    indices,
+    updates,
+    *,
+    dimension_numbers,
+    mode,
+    accumulation="order_independent",
+    **options,
+):
+    """The scatter-add of float32 ``updates`` into ``operand``, order-independent or exact."""
+    if accumulation == "exact":
+        options |= {"mode": mode}
+        return _add_exactly(operand, indices, updates, dimension_numbers, **options)
     if 0 in updates.shape:
         return operand
     if _cannot_meet(operand, indices, updates, dimension_numbers):
@@ -403,6 +433,9 @@ def _scatter_add_rule(context, operands, params):
     require_format(context, operands)
     operand, indices, updates = operands
     numbers = params["dimension_numbers"]
+    if check_accumulation(context.accumulation) == "exact":
+        kept = {k: params[k] for k in _OPTIONS}
+        return scatter_add_p.bind(*operands, accumulation="exact", **kept)
     if not context.differentiable and _cannot_meet(operand, indices, updates, numbers):
         options = {"numbers": numbers, "mode": params["mode"]}
         place = functools.partial(_one_hot, operand.shape, **options)

@@ -152,6 +152,11 @@ FORMULAS = {
     "reduce_sum sequential": "s = +0; s = add(s, x[k]) for k = 0, ..., n - 1",
     "reduce_sum order_independent": "the exact sum of the x, each rounded to the nearest multiple "
     "of 2**(E - t), ties to even",
+    "reduce_sum exact": "guard(RN(the exact sum of the x))",
+    **dict.fromkeys(
+        ("dot_general exact", "conv_general_dilated exact"),
+        "guard(RN(the exact sum of the exact products))",
+    ),
     **dict.fromkeys(
         ("dot_general sequential", "conv_general_dilated sequential"),
         "s = +0; s = fma(a[k], b[k], s) for k = 0, ..., K - 1; result = guard(s)",

@@ -147,12 +147,10 @@ def special(name: str, shape) -> np.ndarray:
     return x.astype(np.float32)
 
 
-def split_terms(mesh, name, precision=None):
+def split_terms(mesh, name, precision=None, order="order_independent"):
     """A product and a sum whose terms are spread over the devices, each with a part of them."""
 
-    @functools.partial(
-        repjax.reproducible, accumulation="order_independent", contraction="order_independent"
-    )
+    @functools.partial(repjax.reproducible, accumulation=order, contraction=order)
     def program(x, y):
         return lax.dot(x.T, y, precision=precision), x.sum(0)
 
@@ -242,7 +240,9 @@ def split(contraction, *specs):
         mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
         shardings = [NamedSharding(mesh, spec) for spec in specs]
         operands = [jax.device_put(*pair) for pair in zip(operands, shardings, strict=True)]
-    return repjax.reproducible(gradients, contraction=contraction)(*operands)
+    accumulation = "exact" if contraction == "exact" else None
+    orders = {"contraction": contraction, "accumulation": accumulation}
+    return repjax.reproducible(gradients, **orders)(*operands)
 
 
 def gathered(function, contraction: str) -> np.ndarray:
@@ -427,7 +427,7 @@ def programs():
     yield "ordered sums are", np.bool_(gathered(gradients, "sequential") > 0), np.bool_(True)
     # Of sums without an order none.
     yield "gathered for gradients", gathered(gradients, "order_independent"), np.int32(0)
-    for contraction in ("sequential", "order_independent"):
+    for contraction in ("sequential", "order_independent", "exact"):
         whole = split(contraction)
         for specs in (
             (P("data"), P(), P()),
@@ -447,6 +447,8 @@ def programs():
                 split_terms(MESHES["Auto"], name, precision),
                 whole,
             )
+        whole = split_terms(None, name, order="exact")
+        yield f"split terms, {name}, exact", split_terms(MESHES["Auto"], name, order="exact"), whole
     for kind, mesh in MESHES.items():
         for name in COLLECTIVES:
             yield f"{name}, {kind}", collective(name, mesh), collective_without(name)

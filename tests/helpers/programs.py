@@ -156,6 +156,32 @@ def order_independent():
     }
 
 
+def exact():
+    orders = {"accumulation": "exact", "contraction": "exact"}
+    a, b = patterns(40 * 300, 65).reshape(40, 300), values((300, 20), 66)
+    images, kernel = values((2, 9, 8, 3), 67), values((3, 3, 3, 5), 68)
+    rows = values((40,), 69).view(np.int32) % 7
+
+    def convolution(images, kernel):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(images, kernel, (2, 1), "SAME", dimension_numbers=numbers)
+
+    def program(a, b, images, kernel):
+        out, pullback = jax.vjp(convolution, images, kernel)
+        return {
+            "sums": (lax.reduce_sum(a, (1,)), jax.numpy.sum(b), lax.cumsum(b, 0)),
+            "narrow": lax.reduce_sum(b.astype(jax.numpy.bfloat16), (0,)),
+            "dot": a @ b,
+            "finite": b.T @ b,
+            "narrow_dot": lax.dot(b.T.astype(np.float16), b.astype(np.float16)),
+            "conv": out,
+            "conv_gradients": pullback(out),
+            "scatter": jax.numpy.zeros((7, 300)).at[rows].add(a),
+        }
+
+    return repjax.reproducible(program, **orders)(a, b, images, kernel)
+
+
 def pooling():
     images = values((2, 9, 8, 3), 13)
 
@@ -503,6 +529,7 @@ PROGRAMS = {
         reductions,
         contractions,
         order_independent,
+        exact,
         pooling,
         samplers,
         halves,

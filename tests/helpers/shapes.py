@@ -186,6 +186,7 @@ def _dot(x, w, precision=None):
 
 _SEQUENTIAL = {"accumulation": "sequential"}
 _ANY_ORDER = {"contraction": "order_independent"}
+_EXACT = {"accumulation": "exact", "contraction": "exact"}
 _INF = {"nothing": -np.inf}
 _ALONG = {"along_terms": True}
 
@@ -198,6 +199,7 @@ OPERATIONS = (
         _YES | _ZEROS,
         {"accumulation": "order_independent"},
     ),
+    Operation("sum, `exact`", lambda x, w: x.sum(1), _YES | _ZEROS, _EXACT),
     Operation("maximum", lambda x, w: x.max(1), _YES | _ZEROS, **_INF),
     Operation("`softmax`, masked by -inf", _softmax, _YES | _ENDS, **_INF, **_ALONG),
     Operation(
@@ -215,6 +217,13 @@ OPERATIONS = (
         lambda x, w: jnp.cumsum(x, 1),
         _YES | _ZEROS | {"later": True},
         _SEQUENTIAL,
+        **_ALONG,
+    ),
+    Operation(
+        "`cumsum`, `exact`",
+        lambda x, w: jnp.cumsum(x, 1),
+        _YES | _ZEROS | {"later": True},
+        _EXACT,
         **_ALONG,
     ),
     Operation(
@@ -237,6 +246,7 @@ OPERATIONS = (
         _YES | dict.fromkeys(_ZEROS, False) | _PRODUCT | {"columns": False},
         _ANY_ORDER,
     ),
+    Operation("product, `exact`", _dot, _YES | _ZEROS | _PRODUCT, _EXACT),
     Operation("convolution, `sequential`", _convolution, _YES),
     Operation(
         "attention: softmax of scores masked by -inf, times values",

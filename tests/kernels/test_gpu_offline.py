@@ -39,6 +39,7 @@ SCRIPT = TESTS / "gpu_offline.py"
 REPRESENTATIVE = ["add", "div", "exp", "fma", "tanh", "reduce_sum", "dot_general sequential, s"]
 REPRESENTATIVE += ["dot_general order_independent, long", "conv_general_dilated sequential"]
 REPRESENTATIVE += ["dot_general order_independent, special values"]
+REPRESENTATIVE += ["dot_general exact, special values", "reduce_sum exact columns"]
 REPRESENTATIVE += ["integer_dot_general int16", "integer_conv_general_dilated int8"]
 #: Whose terms may be added in any order.
 UNORDERED = ("dot_general order_independent", "conv_general_dilated order_independent", "integer_")

@@ -444,5 +444,6 @@ def test_other_requests_change_nothing():
     ],
 )
 def test_unknown_orders(wrong):
-    with pytest.raises(ValueError, match="expected one of sequential, order_independent; received"):
+    expected = "expected one of sequential, order_independent, exact; received"
+    with pytest.raises(ValueError, match=expected):
         wrong()

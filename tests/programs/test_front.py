@@ -185,7 +185,7 @@ def test_contraction_of_products(name):
     function = getattr(repjax.lax, name)
     result = function(*args, **options, contraction="sequential")
     assert_same_bits(result, function(*args, **options))
-    text = "contraction: expected one of sequential, order_independent; received 'pairwise'"
+    text = "contraction: expected one of sequential, order_independent, exact; received 'pairwise'"
     with pytest.raises(ValueError, match=text):
         function(*args, **options, contraction="pairwise")
     with pytest.raises(

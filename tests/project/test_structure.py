@@ -21,6 +21,7 @@ LAYERS = [
     "repjax._version",
     "repjax.files",
     "repjax.primitives",
+    "repjax.exact",
     "repjax.environment",
     "repjax.tracebacks",
     "repjax.rules",

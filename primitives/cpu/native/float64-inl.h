@@ -15,3 +15,4 @@ static inline Vector root(Vector x);         // square roots
 #include "integers-inl.h"
 #include "grids-inl.h"
 #include "rotations-inl.h"
+#include "exact-inl.h"

@@ -117,6 +117,30 @@ struct IntegerProducts {
   void (*end)() = nullptr;
 };
 
+// exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
+struct Exact {
+  int lanes, vectors;
+  int64_t block;      // the most terms of `sum`
+  int64_t additions;  // of which its error has the size
+  Tile<double, double> (*tile_for)(int vectors, int64_t rows);
+  // Widen rows of terms and rows of columns, and add up the squares of the rows and the columns.
+  void (*left)(const float* x, const int64_t* at, int64_t rows, int64_t terms, double* to,
+               int64_t row, double* squares);
+  void (*right)(const float* x, const int64_t* at, int64_t terms, int64_t columns, double* to,
+                int64_t width, double* squares);
+  // Widens an array, and gives the largest finite magnitude.
+  double (*widen_all)(const float* x, int64_t n, double* to);
+  // To nearest even, and to odd: rounds what is sure, and says which are not.
+  int64_t (*round_sure[2])(const double* s, int64_t n, double row, const double* column, float* to,
+                           int32_t* unsure);
+  void (*round_one[2])(double x, float* to);
+  // Sums with what each addition loses.
+  void (*refine)(const float* a, const float* b, int64_t n, double* state);
+  void (*sum)(const float* x, int64_t n, double* total, double* magnitude);
+  void (*sum_columns)(const float* x, int64_t rows, int64_t row, int64_t width, double* total,
+                      double* magnitude);
+};
+
 // Elementary functions, each as long as many other operations.
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
@@ -224,6 +248,7 @@ struct InstructionSet {
   AddUpdates* add_updates;
   const Linalg& linalg;
   const Rotations& rotations;
+  const Exact& exact;
   // For integers of up to 22 bits, and of more, where there are such instructions.
   const IntegerProducts<int16_t>* words[2] = {};
   const IntegerProducts<int8_t>* digits[2] = {};

@@ -9,7 +9,7 @@
 // first.
 
 #include "axes.h"
-#include "bytecode.h"
+#include "elements.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
@@ -37,39 +37,6 @@ constexpr int64_t kComputedColumns = 8192, kComputedStep = 8;
 std::unique_ptr<float[]> buffer(int64_t size) {
   return std::unique_ptr<float[]>(new float[size]);
 }
-
-// What is joined: elements in memory, or results of bytecode.
-struct Elements {
-  const float* x = nullptr;
-  const Bytecode* code = nullptr;
-  int64_t first = 0;
-  Summed terms = Summed::kElements;  // of those in memory
-
-  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms}; }
-
-  // So many elements from `begin` on, where they are, or at `to`.
-  const float* get(int64_t begin, int64_t count, float* to) const {
-    if (!code) return x + begin;
-    Bytecode here = *code;
-    const int64_t at = first + begin;
-    const Output output = {to, kWord, at};
-    here.outputs = &output;
-    evaluate(here, instruction_set().elementwise, at, at + count);
-    return to;
-  }
-
-  // So many rows of `width` elements, `*row` apart, which it sets to how far apart they are there.
-  const float* get(int64_t begin, int64_t rows, int64_t* row, int64_t width, float* to) const {
-    if (!code) return x + begin;
-    if (*row == width) return get(begin, rows * width, to);
-    for (int64_t i = 0; i < rows; ++i) get(begin + i * *row, width, to + i * width);
-    *row = width;
-    return to;
-  }
-
-  float* memory(int64_t count) const { return code ? scratch<kStaged, float>(count) : nullptr; }
-  int64_t operations() const { return code ? 1 + code->cost() : 1; }
-};
 
 // out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an
 // 8th.
@@ -171,29 +138,6 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
   });
 }
 
-// What bytecode makes of a single array in memory, if it is one of these; else kElements.
-Summed terms_of(const Bytecode& code) {
-  const Input& input = code.inputs[0];
-  if (code.input_count != 1 || !input.contiguous() || input.storage != kWord) {
-    return Summed::kElements;
-  }
-  int64_t canonical = 0;  // the register of the canonical elements: the input's, or another
-  for (int64_t i = 0; i < code.instruction_count; ++i) {
-    const Instruction& x = code.instructions[i];
-    const bool is_last = i + 1 == code.instruction_count;
-    if (Operation(x.operation) == Operation::canonicalize && i == 0) {
-      if (is_last) return Summed::kRawElements;
-      canonical = x.to;
-    } else if (Operation(x.operation) == Operation::mul && is_last && x.from[0] == canonical &&
-               x.from[1] == canonical) {
-      return Summed::kSquares;
-    } else {
-      break;
-    }
-  }
-  return Summed::kElements;
-}
-
 // sizes: those of the three axes of x, which is the operand or the result of the bytecode.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
                   std::string_view accumulation, ffi::Span<const int64_t> encoded,
@@ -204,29 +148,11 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   const int64_t outer = sizes[0], n = sizes[1], inner = sizes[2];
   const Sums& sums = instruction_set().sums;
   if (outer * inner == 0) return ffi::Error::Success();
-  Elements x;
-  std::vector<Input> inputs(args.size());
-  Output output;
-  Bytecode code;
-  if (encoded.size() > 0) {
-    const int64_t* next = encoded.begin();
-    if (next[0] != outer * n * inner || next[1] != int64_t(args.size()) || next[2] != 1) {
-      return ffi::Error::InvalidArgument("the bytecode is for other operands");
-    }
-    code = decode(next, inputs.data(), &output);
-    for (size_t i = 0; i < args.size(); ++i) {
-      inputs[i].data = args.get<ffi::AnyBuffer>(i)->untyped_data();
-    }
-    const Summed terms = terms_of(code);
-    if (terms != Summed::kElements && n > 1) {
-      x.x = static_cast<const float*>(inputs[0].data);
-      x.terms = terms;
-    } else {
-      x.code = &code;
-    }
-  } else {
-    x.x = static_cast<const float*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
-  }
+  Source terms;
+  const ffi::Error error = terms.read(args, encoded, outer * n * inner,
+                                      n > 1 ? Summed::kSquares : Summed::kElements);
+  if (error.failure()) return error;
+  const Elements& x = terms.x;
   constexpr std::string_view kPairwise[] = {"pairwise", "max", "min"};
   const auto kind = std::find(std::begin(kPairwise), std::end(kPairwise), accumulation);
   if (kind != std::end(kPairwise)) {

@@ -19,7 +19,10 @@ namespace repjax {
 class IeeeArithmetic {
  public:
 #if defined(__x86_64__)
-  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+  // With `flush`, subnormal numbers are zeros, also among operands.
+  explicit IeeeArithmetic(bool flush = false) : saved_(_mm_getcsr()) {
+    _mm_setcsr(flush ? 0x9FC0 : 0x1F80);
+  }
   ~IeeeArithmetic() { _mm_setcsr(saved_); }
   // Whether an operand of the arithmetic since was subnormal, and no other was a NaN.
   bool noted_subnormals() const { return _mm_getcsr() & 2; }
@@ -27,9 +30,9 @@ class IeeeArithmetic {
  private:
   unsigned saved_;
 #elif defined(__aarch64__)
-  IeeeArithmetic() {
+  explicit IeeeArithmetic(bool flush = false) {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+    asm volatile("msr fpcr, %0" : : "r"(uint64_t{flush} << 24));
   }
   ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
   bool noted_subnormals() const { return true; }  // this processor does not

@@ -67,7 +67,7 @@ class Over:
         return lax.axis_size(self.terms) if self.terms else 1
 
 
-_ALONE = Over()
+ALONE = Over()
 
 #: For float64 numbers; the default precision would be ``jax_default_matmul_precision``.
 _dot = functools.partial(lax.dot_general, precision=lax.Precision.HIGHEST)
@@ -77,7 +77,7 @@ def _maximum(x, over):
     return lax.pmax(x, over) if over else x
 
 
-def _total(x, over):
+def total_over(x, over):
     return lax.psum(x, over) if over else x
 
 
@@ -149,7 +149,7 @@ def _infinities(lhs, rhs, dimension_numbers, *, exact_dot, over):
     )
     operands = stacked(*counted(lhs)), stacked(sign, own_sign, size, own_size)
     (counts,) = exact_dot(*operands, (contracting, batch), 1)
-    signs, sizes = _total(counts, over.terms)
+    signs, sizes = total_over(counts, over.terms)
     total = lax.full(signs.shape, np.nan, np.float32)
     for condition, value in ((signs == sizes, np.inf), (signs == -sizes, -np.inf), (sizes == 0, 0)):
         total = lax.select(condition, lax.full_like(total, value), total)
@@ -163,7 +163,7 @@ def _all(over, *conditions):
     return lax.pmin(every.astype(np.int32), over.terms) > 0 if over.terms else every
 
 
-def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=None, over=_ALONE):
+def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=None, over=ALONE):
     """``jax.lax.dot_general``, order-independent; operands and result as in ``sequential``.
 
     ``exact_dot(lhs, rhs, dimension_numbers, t)`` may give the sums, as words, of integers that
@@ -211,7 +211,7 @@ def dot_general_body(lhs, rhs, *, dimension_numbers, precision=None, exact_dot=N
     exponent = exponent + lax.broadcast_in_dim(f, shape, behind) + (2 - 2 * t)
     exact_dot = exact_dot or dot_in_float64
     words = exact_dot(alpha, beta, dimension_numbers, t)
-    total = _odd_sums(_total(words, over.terms))
+    total = _odd_sums(total_over(words, over.terms))
     result = canonical.scale_to_float32(total, lax.convert_element_type(exponent, np.int64))
 
     def infinities(lhs, rhs):
@@ -338,7 +338,7 @@ def digit_dot(lhs, rhs, dimension_numbers, t, *, exact_dot):
 
 
 def conv_general_dilated_body(
-    lhs, rhs, *, precision=None, exact_dot=None, over=_ALONE, **parameters
+    lhs, rhs, *, precision=None, exact_dot=None, over=ALONE, **parameters
 ):
     """``jax.lax.conv_general_dilated``, order-independent; operands and result as in
     :func:`~.convolution.conv_general_dilated_body`.
@@ -410,7 +410,9 @@ def _convolution(convolve, exact_dot, lhs, rhs, t, over):
     alpha = _round(lax.select(unused, lax.full_like(a, 0), a), s + (t - 1) - e)
     beta = _round(b, (t - 1) - s - f)
 
-    total = convolve(alpha, beta, lambda *args: _odd_sums(_total(exact_dot(*args, t), over.terms)))
+    total = convolve(
+        alpha, beta, lambda *args: _odd_sums(total_over(exact_dot(*args, t), over.terms))
+    )
 
     def broadcast(exponent, at):
         exponent = lax.convert_element_type(lax.squeeze(exponent, (2, *window)), np.int64)

@@ -14,6 +14,7 @@ from jax import lax
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.operations.products import (
     convolution,
+    exact,
     integers,
     order_independent,
     problems,
@@ -25,10 +26,12 @@ BODIES = {
     "dot_general": {
         "sequential": sequential.dot_general_body,
         "order_independent": order_independent.dot_general_body,
+        "exact": exact.dot_general_body,
     },
     "conv_general_dilated": {
         "sequential": convolution.conv_general_dilated_body,
         "order_independent": order_independent.conv_general_dilated_body,
+        "exact": exact.conv_general_dilated_body,
     },
 }
 #: By primitive, along which axes it may be split.
@@ -49,12 +52,12 @@ def in_order(functions):
 
 
 def in_parts(name: str, kernel, order: str):
-    """A kernel of the primitive in one order; devices that have terms of one result, or columns
-    that share exponents, exchange what they have (:class:`order_independent.Over`)."""
+    """A kernel of the primitive in one order; where the order allows, devices that have terms of
+    one result, or columns that share exponents, exchange what they have
+    (:class:`order_independent.Over`)."""
 
     def across(*operands, over, **params):
-        body = BODIES[name]["order_independent"]
-        return body(*operands, over=order_independent.Over(**over), **params)
+        return BODIES[name][order](*operands, over=order_independent.Over(**over), **params)
 
     return partitioned(kernel, functools.partial(_AXES[name], contraction=order), across)
 

@@ -253,8 +253,8 @@ def axes_of_dot_general(lhs, rhs, *, dimension_numbers, contraction, **_) -> Axe
     """Along which axes a sharded ``dot_general`` may be split.
 
     Not along those of the terms, if there is an order; else across these, and across those of the
-    columns, which share the exponents of the terms.  ``contraction`` may also be ``integers``,
-    which have none.
+    columns, which share the exponents of the terms.  ``exact`` products have none, nor have those
+    of integers, for which ``contraction`` is ``integers``.
     """
     contracting, batch = dimension_numbers
     names = []
@@ -293,6 +293,7 @@ def axes_of_convolution(
     every = dict.fromkeys(name for named in names for name in named)
     across = {
         "order_independent": {"i": "terms", "o": "columns"},
+        "exact": {"i": "terms"},
         "integers": {"i": "terms"},
     }.get(contraction, {})
     across = {name: what for name, what in across.items() if name in every}

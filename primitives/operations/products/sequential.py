@@ -140,6 +140,11 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
     Raises:
       TypeError: an operand is not float32.
     """
+    return by_groups(chain_of_groups, lhs, rhs, dimension_numbers)
+
+
+def by_groups(product, lhs, rhs, dimension_numbers):
+    """A ``dot_general`` by ``product(lhs[k, g, m], rhs[k, g, n])``, ``[g, m, n]``."""
     check_float32("dot_general", lhs, rhs)
     contracting, batch = dimension_numbers
 
@@ -152,4 +157,4 @@ def dot_general_body(lhs, rhs, *, dimension_numbers):
 
     lhs, (batch_shape, lhs_free) = flatten(lhs, contracting[0], batch[0])
     rhs, (_, rhs_free) = flatten(rhs, contracting[1], batch[1])
-    return lax.reshape(chain_of_groups(lhs, rhs), [*batch_shape, *lhs_free, *rhs_free])
+    return lax.reshape(product(lhs, rhs), [*batch_shape, *lhs_free, *rhs_free])

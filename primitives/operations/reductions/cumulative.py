@@ -7,14 +7,17 @@ For x[0..n), in the order of the axis or, with ``reverse``, against it, result k
   binary form of k + 1, the largest first.  A block is combined by adding neighbours until one
   element is left, and the blocks from left to right.  This is the parallel prefix of Ladner
   and Fischer 1980 ("Parallel prefix computation") that ``jax.lax.associative_scan`` computes;
-* ``sequential``: s = x[0]; s = s + x[j], j ascending to k.
+* ``sequential``: s = x[0]; s = s + x[j], j ascending to k;
+* ``exact``: the exact sum of x[0..k], rounded once (:mod:`..accumulators`).
 
-Each sum and each product is rounded to float32 and made canonical.  No result depends on the
-elements behind it, on the length of the axis, or on other axes.  Extrema are exact: NaN from
-the first NaN on.
+Otherwise each sum and each product is rounded to float32 and made canonical.  No result depends
+on the elements behind it, on the length of the axis, or on other axes.  Extrema are exact: NaN
+from the first NaN on.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 from jax import lax
@@ -24,6 +27,7 @@ from repjax.primitives.core.define import define
 from repjax.primitives.core.interpret import program
 from repjax.primitives.core.partition import Axes
 from repjax.primitives.core.tables import check_accumulation, rule
+from repjax.primitives.operations import accumulators
 from repjax.primitives.operations.arithmetic import plain_rule, require_format
 from repjax.primitives.operations.reductions import sort_keys
 from repjax.primitives.operations.reductions.sums import add, multiply
@@ -63,8 +67,28 @@ def _sequential(combine, x, axis):
     return lax.transpose(rows, [*range(1, axis + 1), 0, *range(axis + 1, x.ndim)])
 
 
-# Prefixes depend on the order of the elements in any case.
-ORDERS = {"pairwise": prefixes, "sequential": _sequential, "order_independent": prefixes}
+def _exact(combine, x, axis, odd=False):
+    """Each result is the exact sum, rounded once; of what is no sum, the ``pairwise`` prefixes."""
+    if combine is not add:
+        return prefixes(combine, x, axis)
+    accumulators.check_terms("cumsum", x.shape[axis])
+
+    def totals(terms, axis):
+        return prefixes(lambda x, y: [x[0] + y[0]], terms, axis)
+
+    x = canonical.to_float64(x)
+    of_digits = totals(accumulators.digits(x, accumulators.SUMS), axis + 1)
+    special = totals(accumulators.not_finite(x), axis)
+    return accumulators.rounded(of_digits, special, accumulators.SUMS, odd)
+
+
+# Prefixes depend on the order of the elements in any case, except exact ones.
+ORDERS = {
+    "pairwise": prefixes,
+    "sequential": _sequential,
+    "order_independent": prefixes,
+    "exact": _exact,
+}
 
 
 def _in_direction(function, x, axis, reverse):
@@ -73,8 +97,9 @@ def _in_direction(function, x, axis, reverse):
 
 
 def cumulative(combine, orders=ORDERS):
-    def body(x, *, axis, reverse, accumulation):
-        return _in_direction(lambda x: orders[accumulation](combine, x, axis), x, axis, reverse)
+    def body(x, *, axis, reverse, accumulation, **odd):
+        function = functools.partial(orders[accumulation], combine, axis=axis, **odd)
+        return _in_direction(function, x, axis, reverse)
 
     return body
 

@@ -9,7 +9,8 @@ x[0..n); then
   point summation": error O(log n) ulp);
 * ``sequential``: s = x[0]; s = s + x[k], k ascending;
 * ``order_independent``: the elements are rounded to a common grid and added as integers, which
-  is exact in any order, and the sum is rounded once.
+  is exact in any order, and the sum is rounded once;
+* ``exact``: the exact sum, rounded once (:mod:`..accumulators`).
 
 Otherwise, each addition is rounded to float32 and made canonical.  The sum over no elements is +0.
 Products are the same with multiplication; an element without a partner stays as it is.
@@ -29,7 +30,7 @@ from repjax.primitives.core.define import define
 from repjax.primitives.core.partition import Axes
 from repjax.primitives.core.sizes import is_power_of_two, power_of_two_from
 from repjax.primitives.core.tables import RefusedError, check_accumulation, rule
-from repjax.primitives.operations import grids
+from repjax.primitives.operations import accumulators, grids
 from repjax.primitives.operations.arithmetic import materialize_p, require_format
 
 
@@ -143,10 +144,18 @@ def order_independent(combine, xs, axis):
     return pairwise(combine, xs, axis)
 
 
+def exact(combine, xs, axis, odd=False):
+    """The ``exact`` sum, as :func:`pairwise`; of what is no sum, ``pairwise``."""
+    if combine is add:
+        return [accumulators.exact_sum(*xs, axis, odd)]
+    return pairwise(combine, xs, axis)
+
+
 ORDERS = {
     "pairwise": pairwise,
     "sequential": sequential,
     "order_independent": order_independent,
+    "exact": exact,
 }
 
 
@@ -179,12 +188,12 @@ def axes_of_reduction(x, *, axes, **_) -> Axes:
 def reduction(combine, identity, orders=ORDERS):
     """The body of a reduction, by ``combine`` in one of the orders."""
 
-    def body(x, *, axes, accumulation):
+    def body(x, *, axes, accumulation, **odd):
         x, axis = collapse(x, axes)
         if x.shape[axis] == 0:
             return lax.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity, x.dtype)
         # Not to be repeated for each element that the result is broadcast to.
-        return materialize_p.bind(orders[accumulation](combine, [x], axis)[0])
+        return materialize_p.bind(orders[accumulation](combine, [x], axis, **odd)[0])
 
     return body
 

@@ -13,6 +13,7 @@ from repjax.verify.reference.products import (
     contraction_of,
     dot_general,
     dot_general_in_no_order,
+    exact_chain,
 )
 from repjax.verify.reference.table import COMPLEX, NoReference, Operation, of
 from repjax.verify.reference.values import FLOAT32, divide, nearest
@@ -128,6 +129,8 @@ def fft(operation: Operation):
     multiply = dot_general
     if contraction_of(operation) == "order_independent":
         multiply = functools.partial(dot_general_in_no_order, precision=("HIGHEST",) * 2)
+    elif contraction_of(operation) == "exact":
+        multiply = functools.partial(dot_general, chain=exact_chain(FLOAT32))
     pair, axes = split(x), range(-1, -1 - len(lengths), -1)
     sign = -1 if kind in ("FFT", "RFFT") else 1
     for axis in axes if kind != "IRFFT" else axes[1:]:

@@ -9,7 +9,7 @@ import numpy as np
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import converted, wrap
 from repjax.verify.reference.table import NoReference, Operation, in_float32, of, part
-from repjax.verify.reference.values import FLOAT32, fma, guard, multiply, nearest
+from repjax.verify.reference.values import FLOAT32, ExactSum, fma, guard, multiply, nearest
 
 
 def chain(terms, shape, step=fma):
@@ -31,6 +31,19 @@ def wrapping(terms, shape, step=None):
 def unbounded(terms, shape, step=None):
     """Sums of products of Python's integers."""
     return sum((a * b for a, b in terms), np.zeros(shape, object))
+
+
+def exact_chain(dtype):
+    """Exact sums of exact products, rounded once to a format."""
+
+    def chain(terms, shape, step=None):
+        total = ExactSum(shape)
+        for a, b in terms:
+            with np.errstate(invalid="ignore"):
+                total.add(np.multiply(a, b, dtype=np.float64))
+        return total.rounded(dtype)
+
+    return chain
 
 
 def dot_general(lhs, rhs, dimension_numbers, step=fma, order=list, chain=chain):
@@ -346,18 +359,24 @@ def _enter(name: str, sequential, in_no_order, keep) -> None:
             return [sequential(lhs, rhs, **kept)]
         if order != "order_independent":
             raise NoReference(
-                f"{name}: expected the contraction sequential or order_independent, received "
-                f"{order!r}"
+                f"{name}: expected the contraction sequential, order_independent or exact, "
+                f"received {order!r}"
             )
         return [in_no_order(lhs, rhs, precision=operation.params.get("precision"), **kept)]
 
     narrow = in_float32(on_floats, guard)
 
+    def exactly(operation: Operation):
+        lhs, rhs = (converted(x, FLOAT32) for x in operation.operands)
+        kept = {k: operation.params[k] for k in keep}
+        return [sequential(lhs, rhs, chain=exact_chain(operation.dtype), **kept)]
+
     @of(name, f"integer_{name}")
     def compute(operation: Operation):
         dtypes = (*(x.dtype for x in operation.operands), operation.dtype)
         if any(map(values.is_float, dtypes)):
-            return narrow(operation)
+            is_exact = contraction_of(operation) == "exact"
+            return (exactly if is_exact else narrow)(operation)
         kept = {k: operation.params[k] for k in keep}
         operands = [x.astype(np.int64) for x in operation.operands]
         total = sequential(*operands, chain=wrapping, **kept)

@@ -11,7 +11,7 @@ import numpy as np
 from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
 from repjax.verify.reference.movement import mode_of, moves, window_starts
-from repjax.verify.reference.sums import exponent, largest
+from repjax.verify.reference.sums import exactly, exponent, largest
 from repjax.verify.reference.table import NoReference, Operation, in_float32, of, part
 from repjax.verify.reference.values import add, canonical, flush, guard, multiply, rounded
 
@@ -107,12 +107,31 @@ def in_order(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
     return (x.transpose(order).ravel() for x in (positions_of(operation), updates))
 
 
+def add_exactly(operand, positions, updates, dtype):
+    """Each element and the updates that reach it, added exactly and rounded once."""
+    terms: dict[int, list[float]] = {}
+    for i, u in zip(np.ravel(positions).tolist(), np.ravel(updates).tolist(), strict=True):
+        terms.setdefault(i, []).append(u)
+    out = canonical(operand).ravel().copy()
+    for i, x in enumerate(out.tolist()):
+        out[i] = exactly(np.array([x, *terms.get(i, [])], np.float64), dtype)
+    return out.reshape(operand.shape)
+
+
 def _windows(operation: Operation) -> int:
     return math.prod(operation.operands[1].shape[:-1])
 
 
+def _is_exact(operation: Operation) -> bool:
+    order = operation.params.get("accumulation") or operation.accumulation
+    return values.is_float(operation.dtype) and order == "exact"
+
+
 def _sum(operation: Operation, sign: int = 1):
     operand, _, updates = operation.operands
+    if _is_exact(operation):
+        updates = updates if sign > 0 else np.negative(updates)
+        return [add_exactly(operand, positions_of(operation), updates, operation.dtype)]
     windows = _windows(operation)
     precision = PRECISION if windows <= 1 << 23 else 61 - (windows - 1).bit_length()
     updates = updates if sign > 0 else flush(-updates)
@@ -145,7 +164,8 @@ def _enter(method: str, function, ending) -> None:
 
     def compute(operation: Operation):
         if values.is_float(operation.dtype):
-            return narrow(operation)
+            is_exact = method in ("add", "sub") and _is_exact(operation)
+            return (function if is_exact else narrow)(operation)
         return _by_integers(operation, _INTEGER[method])
 
     of(f"scatter-{method}", f"scatter_{method}")(compute)

@@ -13,6 +13,7 @@ from repjax.verify.reference import values
 from repjax.verify.reference.arithmetic import exact, maximum, minimum, wrap
 from repjax.verify.reference.table import NoReference, Operation, call, in_float32, of, part
 from repjax.verify.reference.values import (
+    ExactSum,
     add,
     flush,
     guard,
@@ -101,6 +102,23 @@ def in_no_order(xs) -> np.float32:
     return order_independent_sum(xs.tolist())
 
 
+def exact_prefixes(x, dtype) -> list[np.ndarray]:
+    """The exact sums of the first elements along the first axis, each rounded once."""
+    total, out = ExactSum(x.shape[1:]), []
+    for row in x:
+        total.add(row)
+        out.append(total.rounded(dtype))
+    return out
+
+
+def exactly(x, dtype) -> np.ndarray:
+    """The exact sum along the first axis, rounded once."""
+    total = ExactSum(x.shape[1:])
+    for row in x:
+        total.add(row)
+    return total.rounded(dtype)
+
+
 # --- reductions -------------------------------------------------------------------------
 
 
@@ -113,10 +131,12 @@ def reduced(x, axes, accumulation: str) -> np.ndarray:
         return flush(halves(add, x))
     if accumulation == "sequential":
         return one_by_one(add, np.concatenate([np.zeros_like(x[:1]), x]))[-1]
+    if accumulation == "exact":
+        return exactly(x, x.dtype)
     if accumulation != "order_independent":
         raise NoReference(
-            "reduce_sum: expected the accumulation pairwise, sequential or order_independent, "
-            f"received {accumulation!r}"
+            "reduce_sum: expected the accumulation pairwise, sequential, order_independent or "
+            f"exact, received {accumulation!r}"
         )
     out = np.zeros(x.shape[1:], np.float32)
     for i in np.ndindex(out.shape):
@@ -134,6 +154,8 @@ def _of_floats(function, ending, of_integers):
 
     def compute(operation: Operation):
         (x,) = operation.operands
+        if function is _sum and values.is_float(x.dtype) and _accumulation(operation) == "exact":
+            return function(operation)
         if values.is_float(x.dtype):
             return narrow(operation)
         return [wrap(of_integers(exact(x), axis=tuple(_axes(operation))), operation.dtype)]
@@ -269,10 +291,14 @@ COMBINE = {"cumsum": add, "cumprod": multiply, "cummax": maximum, "cummin": mini
 
 
 def prefixes(name: str, x, axis: int, reverse: bool, accumulation: str) -> np.ndarray:
-    """A cumulative operation of float32."""
+    """A cumulative operation of float32, or an exact one of any format."""
     along = PREFIXES["sequential" if accumulation == "sequential" else "pairwise"]
     x = np.moveaxis(x, axis, 0)
-    out = along(COMBINE[name], x[::-1] if reverse else x)
+    x = x[::-1] if reverse else x
+    if name == "cumsum" and accumulation == "exact":
+        out = np.reshape(exact_prefixes(x, x.dtype), x.shape).astype(x.dtype)
+    else:
+        out = along(COMBINE[name], x)
     return np.moveaxis(out[::-1] if reverse else out, 0, axis)
 
 
@@ -289,7 +315,8 @@ def _enter_cumulative(name: str, ending, of_integers) -> None:
     def compute(operation: Operation):
         (x,), params = operation.operands, operation.params
         if values.is_float(x.dtype):
-            return narrow(operation)
+            is_exact = name == "cumsum" and _accumulation(operation) == "exact"
+            return (_cumulative if is_exact else narrow)(operation)
         whole = np.moveaxis(exact(x), params["axis"], 0)
         out = of_integers(whole[::-1] if params["reverse"] else whole, axis=0)
         out = out[::-1] if params["reverse"] else out

@@ -166,6 +166,36 @@ def rounded_to(exact: Fraction, dtype) -> np.ndarray:
         return np.asarray(np.float64(value).astype(dtype))
 
 
+class ExactSum:
+    """Sums of float64 arrays, exact, as Python's integers; multiples of 2**-298.
+
+    What is not finite is added apart, as IEEE arithmetic does in any order.
+    """
+
+    LOWEST = -298
+
+    def __init__(self, shape):
+        self.total, self.special = np.zeros(shape, object), np.zeros(shape, np.float64)
+
+    def add(self, x) -> None:
+        x = np.asarray(x, np.float64)
+        finite = np.isfinite(x)
+        steps = np.frompyfunc(int, 1, 1)(np.ldexp(np.where(finite, x, 0), -self.LOWEST))
+        self.total = np.asarray(self.total + steps, object)
+        with np.errstate(invalid="ignore"):
+            self.special = self.special + np.where(finite, 0, x)
+
+    def rounded(self, dtype) -> np.ndarray:
+        """guard(RN(the sum)) in a format."""
+        out = np.empty(self.total.shape, dtype)
+        for i in np.ndindex(out.shape):
+            total = int(self.total[i])
+            value = nearest(int(total < 0), abs(total), self.LOWEST, precision(dtype))
+            with np.errstate(all="ignore"):
+                out[i] = np.float64(value if self.special[i] == 0 else self.special[i])
+        return canonical(guard(out))
+
+
 # --- fused multiply-add ----------------------------------------------------------------
 
 

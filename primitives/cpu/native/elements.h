@@ -1,0 +1,109 @@
+// The terms of reductions, which may be computed as they are taken.
+
+#pragma once
+
+#include "bytecode.h"
+#include "instruction_sets.h"
+#include "threads.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace repjax {
+
+// The terms of a reduction: elements in memory, or results of bytecode.
+struct Elements {
+  const float* x = nullptr;
+  const Bytecode* code = nullptr;
+  int64_t first = 0;
+  Summed terms = Summed::kElements;  // of those in memory
+
+  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms}; }
+
+  // So many elements from `begin` on, where they are, or at `to`.
+  const float* get(int64_t begin, int64_t count, float* to) const {
+    if (!code) return x + begin;
+    Bytecode here = *code;
+    const int64_t at = first + begin;
+    const Output output = {to, kWord, at};
+    here.outputs = &output;
+    evaluate(here, instruction_set().elementwise, at, at + count);
+    return to;
+  }
+
+  // So many rows of `width` elements, `*row` apart, which it sets to how far apart they are there.
+  const float* get(int64_t begin, int64_t rows, int64_t* row, int64_t width, float* to) const {
+    if (!code) return x + begin;
+    if (*row == width) return get(begin, rows * width, to);
+    for (int64_t i = 0; i < rows; ++i) get(begin + i * *row, width, to + i * width);
+    *row = width;
+    return to;
+  }
+
+  float* memory(int64_t count) const { return code ? scratch<kStaged, float>(count) : nullptr; }
+  int64_t operations() const { return code ? 1 + code->cost() : 1; }
+};
+
+// What bytecode makes of a single array in memory, if it is one of these; else kElements.
+inline Summed terms_of(const Bytecode& code) {
+  const Input& input = code.inputs[0];
+  if (code.input_count != 1 || !input.contiguous() || input.storage != kWord) {
+    return Summed::kElements;
+  }
+  int64_t canonical = 0;  // the register of the canonical elements: the input's, or another
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    const bool is_last = i + 1 == code.instruction_count;
+    if (Operation(x.operation) == Operation::canonicalize && i == 0) {
+      if (is_last) return Summed::kRawElements;
+      canonical = x.to;
+    } else if (Operation(x.operation) == Operation::mul && is_last && x.from[0] == canonical &&
+               x.from[1] == canonical) {
+      return Summed::kSquares;
+    } else {
+      break;
+    }
+  }
+  return Summed::kElements;
+}
+
+// The terms of a call, and what they are computed from.
+struct Source {
+  Elements x;
+
+  // The one operand, or bytecode of all, which has `count` results.  Where that makes of what lies in
+  // memory terms up to `most`, the terms are those.
+  xla::ffi::Error read(const xla::ffi::RemainingArgs& args,
+                       xla::ffi::Span<const int64_t> encoded, int64_t count, Summed most) {
+    inputs_.resize(args.size());
+    if (encoded.size() == 0) {
+      x.x = static_cast<const float*>(args.get<xla::ffi::AnyBuffer>(0)->untyped_data());
+      return xla::ffi::Error::Success();
+    }
+    const int64_t* next = encoded.begin();
+    if (next[0] != count || next[1] != int64_t(args.size()) || next[2] != 1) {
+      return xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
+    }
+    code_ = decode(next, inputs_.data(), &output_);
+    for (size_t i = 0; i < args.size(); ++i) {
+      inputs_[i].data = args.get<xla::ffi::AnyBuffer>(i)->untyped_data();
+    }
+    const Summed terms = terms_of(code_);
+    if (terms != Summed::kElements && terms <= most) {
+      x.x = static_cast<const float*>(inputs_[0].data);
+      x.terms = terms;
+    } else {
+      x.code = &code_;
+    }
+    return xla::ffi::Error::Success();
+  }
+
+ private:
+  std::vector<Input> inputs_;
+  Output output_;
+  Bytecode code_;
+};
+
+}  // namespace repjax

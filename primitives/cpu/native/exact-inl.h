@@ -1,0 +1,269 @@
+// Float64 sums of products and of float32 numbers, and which of them are surely rounded right.
+//
+// The sums are not exact.  What is here has the bounds that are stated: a chain of n additions of
+// exact terms, of any signs, is off by at most n * 2**-53 of the sum of their magnitudes (and a
+// little more, for which the callers allow).
+
+namespace exact {
+
+typedef double Element;
+typedef double Result;
+
+// A block of terms has chains of its own, whose sums are added: shorter chains have less error.
+static inline Vector begin(const double*, bool) { return Vector{}; }
+
+static inline void end(double* to, Vector s, bool first, bool) {
+  Vector sum = {};
+  if (!first) __builtin_memcpy(&sum, to, sizeof sum);
+  sum += s;
+  __builtin_memcpy(to, &sum, sizeof sum);
+}
+
+#include "fma_tiles-inl.h"
+
+static inline Vector widen_some(const float* x, int64_t count) {
+  float some[kLanes] = {};
+  __builtin_memcpy(some, x, sizeof(float) * count);
+  return widen(some);
+}
+
+static inline double sum_of(Vector x) {
+  double sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += x[i];
+  return sum;
+}
+
+static inline Vector magnitude_of(Vector x) {
+  const Bits bits = (Bits)x & 0x7FFFFFFFFFFFFFFF;
+  return (Vector)bits;
+}
+
+// Rows of terms: to[i * row + k] = x[at[i] + k], and squares[i] += the sum of their squares.
+static void left(const float* x, const int64_t* at, int64_t rows, int64_t terms, double* to,
+                 int64_t row, double* squares) {
+  for (int64_t i = 0; i < rows; ++i, to += row) {
+    const float* const from = x + at[i];
+    Vector sum = {};
+    int64_t k = 0;
+    for (; k + kLanes <= terms; k += kLanes) {
+      const Vector v = widen(from + k);
+      store(to + k, v);
+      sum += v * v;
+    }
+    if (k < terms) {
+      const Vector v = widen_some(from + k, terms - k);
+      __builtin_memcpy(to + k, &v, sizeof(double) * (terms - k));
+      sum += v * v;
+    }
+    squares[i] += sum_of(sum);
+  }
+}
+
+// Rows of columns, whole vectors: to[k * width + j] = x[at[k] + j]; squares[j] += their squares.
+static void right(const float* x, const int64_t* at, int64_t terms, int64_t columns, double* to,
+                  int64_t width, double* squares) {
+  for (int64_t j = 0; j < columns; j += kLanes) {
+    Vector sum = {};
+    for (int64_t k = 0; k < terms; ++k) {
+      const Vector v = widen(x + at[k] + j);
+      store(to + k * width + j, v);
+      sum += v * v;
+    }
+    for (int i = 0; i < kLanes; ++i) squares[j + i] += sum[i];
+  }
+}
+
+// An array as float64; returns the largest magnitude of its finite elements.
+static double widen_all(const float* x, int64_t n, double* to) {
+  Vector most = {};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t here = n - i < kLanes ? n - i : kLanes;
+    const Vector v = here == kLanes ? widen(x + i) : widen_some(x + i, here);
+    __builtin_memcpy(to + i, &v, sizeof(double) * here);
+    const Vector size = magnitude_of(v);
+    most = (size > most) & (size < __builtin_inf()) ? size : most;
+  }
+  double result = 0;
+  for (int i = 0; i < kLanes; ++i) result = most[i] > result ? most[i] : result;
+  return result;
+}
+
+// Rounded to nearest even, with the guard of repjax.primitives.core.canonical; or, if kOdd, to odd.
+template <bool kOdd>
+static inline int32_t rounded(double x) {
+  if (kOdd) {
+    int64_t wide;
+    __builtin_memcpy(&wide, &x, sizeof x);
+    wide = (wide & ~int64_t(0x1FFFFFFF)) | int64_t((wide & 0x1FFFFFFF) != 0) << 29;
+    __builtin_memcpy(&x, &wide, sizeof x);
+  }
+  const float narrow = float(x);
+  int32_t bits;
+  __builtin_memcpy(&bits, &narrow, sizeof bits);
+  return (bits & 0x7FFFFFFF) <= 0x00800000 ? 0 : bits;
+}
+
+template <bool kOdd>
+static void round_one(double x, float* to) {
+  const int32_t bits = rounded<kOdd>(x);
+  __builtin_memcpy(to, &bits, sizeof bits);
+}
+
+// to[j] = s[j] rounded, if all numbers within row * column[j] of it round alike; returns how many
+// do not, and which.
+template <bool kOdd>
+static int64_t round_sure(const double* __restrict s, int64_t n, double row,
+                          const double* __restrict column, float* __restrict to,
+                          int32_t* __restrict unsure) {
+  int32_t differ = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const double error = row * column[j];
+    const int32_t low = rounded<kOdd>(s[j] - error), high = rounded<kOdd>(s[j] + error);
+    __builtin_memcpy(to + j, &low, sizeof low);
+    differ |= low ^ high;
+  }
+  if (!differ) return 0;
+  int64_t count = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const double error = row * column[j];
+    if (rounded<kOdd>(s[j] - error) != rounded<kOdd>(s[j] + error)) unsure[count++] = int32_t(j);
+  }
+  return count;
+}
+
+// s + e is the exact sum of a and b (Knuth 1969; Moller 1965).
+static inline Vector two_sum(Vector a, Vector b, Vector* e) {
+  const Vector s = a + b, of_b = s - a;
+  *e = (a - (s - of_b)) + (b - of_b);
+  return s;
+}
+
+// Continues sums of products a[k] * b[k], or of a[k] where b is null: they are within lost of
+// high + low, lane by lane.  `state` is high, low and lost, kLanes of each.
+static void refine(const float* a, const float* b, int64_t n, double* state) {
+  constexpr int kChains = 3;  // that do not wait for each other
+  Vector high[kChains] = {load(state)}, low[kChains] = {load(state + kLanes)};
+  Vector lost[kChains] = {load(state + 2 * kLanes)};
+  auto add = [](Vector x, Vector& high, Vector& low, Vector& lost) {
+    Vector e, rest;
+    high = two_sum(high, x, &e);
+    low = two_sum(low, e, &rest);
+    lost += magnitude_of(rest);
+  };
+  int64_t k = 0;
+  for (; k + kChains * kLanes <= n; k += kChains * kLanes) {
+#pragma GCC unroll 3
+    for (int i = 0; i < kChains; ++i) {
+      Vector x = widen(a + k + i * kLanes);
+      if (b) x = x * widen(b + k + i * kLanes);
+      add(x, high[i], low[i], lost[i]);
+    }
+  }
+  for (; k < n; k += kLanes) {
+    const int64_t here = n - k < kLanes ? n - k : kLanes;
+    Vector x = widen_some(a + k, here);
+    if (b) x = x * widen_some(b + k, here);
+    add(x, high[0], low[0], lost[0]);
+  }
+  for (int i = 1; i < kChains; ++i) {
+    add(high[i], high[0], low[0], lost[0]);
+    Vector rest;
+    low[0] = two_sum(low[0], low[i], &rest);
+    lost[0] += lost[i] + magnitude_of(rest);
+  }
+  store(state, high[0]);
+  store(state + kLanes, low[0]);
+  store(state + 2 * kLanes, lost[0]);
+}
+
+constexpr int kStreams = 4;
+constexpr int64_t kTerms = 64;
+
+// float32 numbers, as many as fill a vector, whose magnitudes are added in float32: of 128 terms
+// such a sum is off by 2**-17 of itself.
+typedef float Floats __attribute__((vector_size(8 * kLanes)));
+typedef int32_t Words __attribute__((vector_size(8 * kLanes)));
+
+static inline Floats sizes_of(const float* x) {
+  Words bits;
+  __builtin_memcpy(&bits, x, sizeof bits);
+  bits &= 0x7FFFFFFF;
+  Floats sizes;
+  __builtin_memcpy(&sizes, &bits, sizeof sizes);
+  return sizes;
+}
+
+// The sum of at most kTerms * kStreams * kLanes elements, by chains of at most kTerms + 1 additions
+// and then kStreams + kLanes; and the sum of their magnitudes.
+static void sum(const float* x, int64_t n, double* total, double* magnitude) {
+  constexpr int64_t kStep = kStreams * kLanes;
+  Vector s[kStreams] = {};
+  Floats m[kStreams / 2] = {};
+  int64_t k = 0;
+  for (; k + kStep <= n; k += kStep) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kStreams; ++i) s[i] += widen(x + k + i * kLanes);
+#pragma GCC unroll 2
+    for (int i = 0; i < kStreams / 2; ++i) m[i] += sizes_of(x + k + 2 * i * kLanes);
+  }
+  double rest = 0;
+  for (int i = 0; k < n; k += kLanes, ++i) {
+    const Vector v = n - k < kLanes ? widen_some(x + k, n - k) : widen(x + k);
+    s[i] += v;
+    rest += sum_of(magnitude_of(v));
+  }
+  for (int i = 1; i < kStreams; ++i) s[0] += s[i];
+  *total = sum_of(s[0]);
+  for (int i = 0; i < kStreams / 2; ++i) {
+    for (int j = 0; j < 2 * kLanes; ++j) rest += m[i][j];
+  }
+  *magnitude = rest * (1 + 0x1p-16);
+}
+
+// The same of columns: total[c] += the sum of x[i * row + c], a chain of its own.
+static void sum_columns(const float* x, int64_t rows, int64_t row, int64_t width, double* total,
+                        double* magnitude) {
+  int64_t c = 0;
+  for (; c + kStreams * kLanes <= width; c += kStreams * kLanes) {
+    Vector s[kStreams] = {};
+    Floats m[kStreams / 2] = {};
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* const from = x + i * row + c;
+#pragma GCC unroll 4
+      for (int v = 0; v < kStreams; ++v) s[v] += widen(from + v * kLanes);
+#pragma GCC unroll 2
+      for (int v = 0; v < kStreams / 2; ++v) m[v] += sizes_of(from + 2 * v * kLanes);
+    }
+    for (int j = 0; j < kStreams * kLanes; ++j) {
+      total[c + j] += s[j / kLanes][j % kLanes];
+      magnitude[c + j] += m[j / (2 * kLanes)][j % (2 * kLanes)] * (1 + 0x1p-16);
+    }
+  }
+  for (; c < width; c += kLanes) {
+    const int64_t here = width - c < kLanes ? width - c : kLanes;
+    Vector s = {}, m = {};
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* const from = x + i * row + c;
+      const Vector v = here == kLanes ? widen(from) : widen_some(from, here);
+      s += v;
+      m += magnitude_of(v);
+    }
+    for (int i = 0; i < here; ++i) total[c + i] += s[i], magnitude[c + i] += m[i];
+  }
+}
+
+static const Exact kExact = {kLanes,
+                             kVectors,
+                             kTerms * kStreams * kLanes,
+                             kTerms + kStreams + kLanes + 1,
+                             tile_for,
+                             left,
+                             right,
+                             widen_all,
+                             {round_sure<false>, round_sure<true>},
+                             {round_one<false>, round_one<true>},
+                             refine,
+                             sum,
+                             sum_columns};
+
+}  // namespace exact
