@@ -156,9 +156,12 @@ def _again(lhs, rhs, uncertain, result, *, odd, over):
 
     def compute(result):
         size = flat.shape[0]
-        (all_positions,) = jnp.nonzero(flat, size=size, fill_value=size)
-        blank = lax.full((together,), size, all_positions.dtype)
-        all_positions = lax.concatenate([all_positions, blank], 0)
+        # Those that are uncertain come first, and then the size, which is no position.
+        outside = lax.full((size,), size + together, np.int64)
+        place = lax.cumsum(lax.convert_element_type(flat, np.int64)) - 1
+        place = lax.select(flat, place, outside)
+        all_positions = lax.full((size + together,), size, np.int64)
+        all_positions = all_positions.at[place].set(lax.iota(np.int64, size), mode="drop")
 
         def step(state):
             i, result = state
