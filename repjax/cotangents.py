@@ -146,10 +146,10 @@ def _seen_through(jaxpr):
 
 @weakref_lru_cache
 def _one_value(jaxpr, linear: tuple[bool, ...]):
-    """The jaxpr where a linear value and its canonical form are one variable.
+    """The jaxpr where a linear value has one canonical form, which all primitives of repjax read.
 
-    What a primitive of repjax gives back for it is canonical.  Other uses, which the user wrote
-    between explicit functions, have a canonical form each, so that theirs is made canonical.
+    Other uses, which the user wrote between explicit functions, have a canonical form of it each,
+    so that what they give back is made canonical.  What flows back from the one form is, too.
 
     Args:
       linear: which of the jaxpr's variables for constants and arguments it is linear in; others
@@ -159,8 +159,10 @@ def _one_value(jaxpr, linear: tuple[bool, ...]):
         return jaxpr
     given = (*jaxpr.constvars, *jaxpr.invars)
     unknown = {v for v, is_linear in zip(given, linear, strict=True) if is_linear}
-    #: By variable, the equation that makes it canonical, and the value that it is made of.
+    #: By canonical variable, the equation that makes it so, and the one form of its value.
     forms: dict[Any, tuple[Any, Any]] = {}
+    #: By value, its one form.
+    first: dict[Any, Any] = {}
     equations = []
 
     def own(atom):
@@ -181,7 +183,11 @@ def _one_value(jaxpr, linear: tuple[bool, ...]):
             continue
         unknown.update(equation.outvars)
         if equation.primitive is canonicalize_p:
-            forms[equation.outvars[0]] = equation, shared(equation.invars[0])
+            value, (form,) = shared(equation.invars[0]), equation.outvars
+            if value not in first:
+                first[value] = first[form] = form
+                equations.append(equation.replace(invars=[value]))
+            forms[form] = equation, first[value]
             continue
         read = shared if equation.primitive.name.startswith(PREFIX) else own
         equations.append(equation.replace(invars=[*map(read, equation.invars)]))

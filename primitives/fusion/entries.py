@@ -27,7 +27,7 @@ from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
-from repjax.primitives.fusion.views import is_canonicalize
+from repjax.primitives.fusion.views import is_canonicalize, variables
 from repjax.primitives.operations.products import dot_general_p
 
 #: Elements of an input for which another pass is not worth the trouble.
@@ -167,9 +167,9 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
     for equation in jaxpr.eqns:
         seen = list(map(see, equation.invars))
         raw = [isinstance(x, _Raw) for x in seen]
-        if is_canonicalize(equation) and entries.issuperset(equation.invars):
-            (x,) = seen
-            is_small = x.size < SMALL or x.dtype != np.float32
+        if is_canonicalize(equation) and entries.issuperset(variables(equation.invars)):
+            (x,) = map(read, equation.invars)
+            is_small = np.size(x) < SMALL or x.dtype != np.float32
             results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
         elif any(raw) and _is_product(equation):
             results = [_product(seen, **equation.params)]

@@ -76,7 +76,7 @@ PROGRAMS = {
         def loss(weights):
             return weights**2
         """,
-        "accumulation: expected one of pairwise, sequential, order_independent; received 'fast'",
+        "expected one of pairwise, sequential, order_independent, exact; received 'fast'",
     ),
     "a misspelt option": (
         """
