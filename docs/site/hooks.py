@@ -10,6 +10,7 @@ import pathlib
 import posixpath
 import re
 
+import public_names
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
@@ -24,10 +25,18 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 def on_files(files, config):
     for page, path in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text()))
+    try:
+        reference = public_names.pages()
+    except ValueError as error:
+        raise PluginError(str(error)) from error
+    for page, text in reference.items():
+        files.append(File.generated(config, page, content=text))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
+    if page.file.src_uri.startswith("reference/"):
+        return markdown  # made for the site alone
     source = OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return LINK.sub(lambda link: _led(link, source, page.file.src_uri, files), markdown)
 

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import griffe
-
-_ROLE = re.compile(r":\w+:`~?([^`<]+?)(?: <[^`]*>)?`")
-
-
-def markdown(text: str) -> str:
-    """A docstring with roles and literal blocks as Markdown has them."""
-    return re.sub(r"::$", ":", _ROLE.sub(r"`\1`", text), flags=re.MULTILINE)
+from public_names import markdown  # which hooks.py has imported
 
 
 class Roles(griffe.Extension):

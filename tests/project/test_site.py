@@ -46,6 +46,7 @@ def test_site_is_built_and_needs_no_network(tmp_path):
     assert {"index.html", "changelog.html", "numerics.html"} <= {page.name for page in pages}
     loaded = r"<(?:script|img|iframe|link rel=\"(?:stylesheet|preload)\")[^>]*(?:src|href)=\"?http"
     assert [page for page in pages if re.search(loaded, page.read_text())] == []
+    assert "add_each" in (tmp_path / "reference" / "repjax.exact.html").read_text()
     assert 'href="numerics.html#exact"' in (tmp_path / "index.html").read_text()
 
 
