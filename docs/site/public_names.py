@@ -14,7 +14,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 #: The public modules, and the one of which each has the names.
 MODULES = {
@@ -45,6 +45,7 @@ def markdown(text: str) -> str:
     """A docstring with roles and literal blocks as Markdown has them."""
     text = re.sub(r"(?<![`:])`([^`<]+?)\s+<(https?:[^`>]+)>`__?", r"[\1](\2)", text)
     text = re.sub(r":\w+:`~?([^`<]+?)\s*(?:<[^`]*>)?`", r"`\1`", text)
+    text = re.sub(r"\\(?:mathrm|operatorname)\{(\w+)\}", r"\1", text)  # names in formulas
     return re.sub(r"::$", ":", text, flags=re.MULTILINE)
 
 
@@ -118,13 +119,16 @@ def pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    rows = "\n".join(
-        f"| [`{module}`]({module}.md) | {_summary(importlib.import_module(module))} |"
-        for module in MODULES
-    )
     return (
         "# Reference\n\nEvery public name, by module. What a name computes is defined in "
-        f"[numerics](../numerics.md).\n\n| module | |\n|---|---|\n{rows}\n"
+        f"[numerics](../numerics.md).\n\n{_links(MODULES)}\n"
+    )
+
+
+def _links(modules: Iterable[str]) -> str:
+    return "| module | |\n|---|---|\n" + "\n".join(
+        f"| [`{module}`]({module}.md) | {_summary(importlib.import_module(module))} |"
+        for module in modules
     )
 
 
@@ -138,8 +142,9 @@ def _page(module: str) -> str:
         parts += [_member(module, name) for name in own]
         parts += _tables(module, [name for name in names if name not in own])
     else:
-        inner = [name for name in names if f"{module}.{name}" in MODULES]
-        parts += [show(module, name) for name in names if name not in inner]
+        inner = [f"{module}.{name}" for name in names if f"{module}.{name}" in MODULES]
+        parts += [show(module, name) for name in names if f"{module}.{name}" not in inner]
+        parts += [f"## Modules\n\n{_links(inner)}"] if inner else []
     return "\n\n".join(parts) + "\n"
 
 
