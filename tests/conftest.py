@@ -120,6 +120,7 @@ SLOW = {
     "samplers::test_bits",
     "settings::test_setting[AVX-2-8]",
     "settings::test_setting[AVX2-1-1]",
+    "site",
     "special::test_derivatives",
     "structure::test_wheel_holds_every_package",
     "first_difference::test_plain_jax_on_two_instruction_sets",

@@ -23,7 +23,10 @@ from repjax.primitives.operations.elementary import table as elementary
 NUMERICS = ROOT / "docs" / "numerics.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 #: Pages whose examples print digests.
-DIGESTS = [ROOT / "README.md", ROOT / "docs" / "nnx.md", ROOT / "docs" / "repdl.md"]
+DIGESTS = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("nnx", "repdl", "tutorial")),
+]
 #: Environments in which XLA computes as other machines would.
 MACHINES = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
 
@@ -161,6 +164,18 @@ def test_examples_run(page):
     if not (program := _python(page)):
         pytest.skip("no Python on this page")
     _run(program)
+
+
+def test_the_tutorial_prints_what_it_says():
+    page = ROOT / "docs" / "tutorial.md"
+    assert f"```text\n{_run(_python(page))}```\n" in page.read_text()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the devices are the CPU's")
+def test_the_tutorial_with_plain_jax_depends_on_the_number_of_devices():
+    plain = _python(ROOT / "docs" / "tutorial.md").replace("@repjax.reproducible", "@jax.jit")
+    same = "assert repjax.digest(split) == repjax.digest(params)"
+    _run(plain.replace(same, same.replace("==", "!=")))
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
