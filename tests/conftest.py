@@ -53,6 +53,7 @@ SLOW = {
     "eigen::test_kernels",
     "elementary::test_contraction_does_not_matter",
     "accumulator::test_all_microbatches_and_devices",
+    "accumulator::test_kill_9_and_another_number_of_devices",
     "accumulator::test_microbatches_devices_and_arrival[lenet]",
     "accumulator::test_microbatches_devices_and_arrival[transformer]",
     *(
