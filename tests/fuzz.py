@@ -67,7 +67,11 @@ NOT_REACHED = {
     "needs several devices, as tests/helpers/devices.py has": "all_gather all_gather_invariant "
     "all_to_all axis_index mesh_cast pmax pmin ppermute psum psum_invariant pvary reduce_scatter "
     "reshard shard_map sharding_constraint",
-    "no row calls it": "composite custom_partitioning custom_vmap_call device_put random_gamma",
+    "no row calls it; tests of their own do": "composite custom_partitioning custom_vmap_call "
+    "device_put iota_2x32_shape lu_pivots_to_permutation random_gamma reduce_xor scaled_matmul "
+    "threefry2x32",
+    "newer versions of JAX have it": "call_hi_primitive eval_jaxpr log2 mulhi polynomial",
+    "derivatives have it, which are traced before they are rewritten": "one_minus_square",
     "other names or forms stand for it where the rows are traced": "broadcast_to checkpoint "
     "closed_call copy_p core_call custom_lin empty expand_dims pjit",
     "is bound in comparators, which a sort has when it is lowered": "eq_to le_to lt_to",
