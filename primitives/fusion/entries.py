@@ -152,10 +152,9 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
     environment = dict(zip(jaxpr.constvars, consts, strict=True))
     environment.update(zip(jaxpr.invars, operands, strict=True))
     entries = {*environment}
-    for v, is_raw in zip(jaxpr.invars, are_raw, strict=False):
+    for v, x, is_raw in zip(jaxpr.invars, operands, are_raw, strict=False):
         if is_raw:
-            environment[v] = _Raw(functools.partial(environment.get, v))
-            environment[v].raw = operands[jaxpr.invars.index(v)]
+            environment[v] = _Raw(lambda x=x: x)
 
     def see(atom):
         return atom.val if isinstance(atom, Literal) else environment[atom]
