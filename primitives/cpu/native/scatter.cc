@@ -10,7 +10,9 @@
 #include "threads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -20,8 +22,76 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kThread = 1 << 17;  // additions that are worth a thread
+constexpr int64_t kThread = 1 << 16;  // additions that are worth a thread
 constexpr int64_t kBlock = 1 << 13;   // elements of a block of rows
+constexpr int64_t kTable = 1 << 18;   // bytes of a table of sums that stays in the L2 cache
+constexpr int64_t kNarrow = 8;        // elements of a row for which lists of the updates do not pay
+
+struct Problem {
+  const float* updates;
+  const int32_t* row;  // of each update
+  int64_t n, windows, width;
+  int precision;
+  float* out;  // where the operand is
+
+  bool inside(int64_t k) const { return row[k] >= 0 && row[k] < n; }
+};
+
+// Rows by the lists of their updates: all rows, or those of which `only` is not 0.
+void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
+  const auto takes = [&](int64_t k) { return p.inside(k) && (!only || only[p.row[k]]); };
+  std::vector<int32_t> first(p.n + 1);
+  for (int64_t k = 0; k < p.windows; ++k) {
+    if (takes(k)) ++first[p.row[k] + 1];
+  }
+  for (int64_t r = 0; r < p.n; ++r) first[r + 1] += first[r];
+  std::vector<int32_t> order(first[p.n] + kUpdatesAhead), next(first.begin(), first.end() - 1);
+  for (int64_t k = 0; k < p.windows; ++k) {
+    if (takes(k)) order[next[p.row[k]]++] = int32_t(k);
+  }
+  const int64_t together = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, together), 2.0 * first[p.n] * p.width, kThread, [&](int64_t block) {
+    const IeeeArithmetic ieee;
+    const int64_t end = std::min(p.n, (block + 1) * together);
+    for (int64_t r = block * together; r < end; ++r) {
+      const int64_t count = first[r + 1] - first[r];
+      float* const to = p.out + r * p.width;
+      const int32_t* const at = order.data() + first[r];
+      if (count > 0) set.add(to, p.updates, at, count, p.width, p.precision, to);
+    }
+  });
+}
+
+// All updates as they come, in a table of sums, or one for each thread.
+void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, int64_t of_row) {
+  const int64_t size = p.n * of_row;
+  const bool several = size <= kTable && 2 * p.n <= p.windows;
+  const int64_t threads = several ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
+  char* const tables = scratch<kSums, char>(size * threads);
+  in_parallel(pool, threads, threads, [&](int64_t i) {
+    const IeeeArithmetic ieee;
+    char* const table = tables + i * size;
+    std::memset(table, 0, size);
+    set.add_in_table(p.updates, p.row, i * p.windows / threads, (i + 1) * p.windows / threads, p.n,
+                     of_row, p.width, table);
+  });
+  for (int64_t i = 1; i < threads; ++i) {
+    set.merge(tables + i * size, p.n, of_row, p.width, tables);
+  }
+  std::vector<char> unsure(p.n);
+  std::atomic<bool> any{false};
+  const int64_t together = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, together), 4.0 * p.n * p.width, kThread, [&](int64_t block) {
+    const IeeeArithmetic ieee;
+    const int64_t end = std::min(p.n, (block + 1) * together);
+    for (int64_t r = block * together; r < end; ++r) {
+      float* const to = p.out + r * p.width;
+      unsure[r] = !set.finish(to, tables + r * of_row, p.width, p.precision, to);
+      if (unsure[r]) any = true;
+    }
+  });
+  if (any) add_by_rows(pool, p, set, unsure.data());
+}
 
 // Rows out of bounds are left out.
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buffer<ffi::S32> rows,
@@ -31,37 +101,18 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
   if (width < 1 || size % width || int64_t(updates.element_count()) != windows * width) {
     return ffi::Error::InvalidArgument("expected an operand [n, width] and updates [k, width]");
   }
-  const int64_t n = size / width;
-  const int32_t* const row = rows.typed_data();
-  const auto inside = [=](int32_t r) { return r >= 0 && r < n; };
-  // The updates of each row, together.
-  std::vector<int32_t> first(n + 1), order(windows);
-  for (int64_t k = 0; k < windows; ++k) {
-    if (inside(row[k])) ++first[row[k] + 1];
+  if (out->typed_data() != operand.typed_data()) {
+    return ffi::Error::InvalidArgument("expected the result in the operand's place");
   }
-  for (int64_t r = 0; r < n; ++r) first[r + 1] += first[r];
-  std::vector<int32_t> next(first.begin(), first.end() - 1);
-  for (int64_t k = 0; k < windows; ++k) {
-    if (inside(row[k])) order[next[row[k]]++] = int32_t(k);
+  const Problem p = {updates.typed_data(), rows.typed_data(), size / width,     windows,
+                     width,                int(precision),    out->typed_data()};
+  const Scatter& set = instruction_set().scatter;
+  const int64_t of_row = round_up(width * 16 + 4, 8);
+  if (p.n <= 2 * windows && (width < kNarrow || p.n * of_row <= kTable)) {
+    add_in_tables(&pool, p, set, of_row);
+  } else {
+    add_by_rows(&pool, p, set, nullptr);
   }
-
-  const auto add = instruction_set().add_updates;
-  const int64_t together = std::max<int64_t>(1, kBlock / width);
-  const int64_t blocks = blocks_of(n, together);
-  const double work = 8.0 * windows * width;
-  const float *x = operand.typed_data(), *u = updates.typed_data();
-  float* const to = out->typed_data();
-  if (to != x) return ffi::Error::InvalidArgument("expected the result in the operand's place");
-  share(&pool, blocks, work, kThread, [&](int64_t block) {
-    const IeeeArithmetic ieee;
-    const int64_t end = std::min(n, (block + 1) * together);
-    for (int64_t r = block * together; r < end; ++r) {
-      const int64_t count = first[r + 1] - first[r], at = r * width;
-      if (count > 0) {
-        add(x + at, u, order.data() + first[r], count, width, int(precision), to + at);
-      }
-    }
-  });
   return ffi::Error::Success();
 }
 
