@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -25,7 +26,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 #: Pages whose examples print digests.
 DIGESTS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("nnx", "repdl", "tutorial")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("nnx", "pytorch", "repdl", "tutorial")),
 ]
 #: Environments in which XLA computes as other machines would.
 MACHINES = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
@@ -103,6 +104,27 @@ def test_the_readme_counts_what_is_covered():
     assert f"[{count[1]} functions of JAX's libraries]" in (ROOT / "README.md").read_text()
 
 
+def test_the_picture_is_that_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    parting = importlib.import_module("parting")
+    found = json.loads((ROOT / "benchmarks" / "results" / "parting.json").read_text())
+    assert parting.PICTURE.read_text() == parting.draw(found), parting.__doc__
+    # What its page and its words say is what was found, and the golden digest of the training.
+    plain, ours = found["plain"], found["reproducible"]
+    assert not any(ours["differ"]) and len({*plain["digests"].values()}) == 2
+    golden = (ROOT / "examples" / "train_digits.golden.txt").read_text().split()[-1]
+    assert {*ours["digests"].values()} == {golden}
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    said = re.findall(r"^digest (sha256:\w+)$", page, re.MULTILINE)
+    assert said == [*plain["digests"].values(), *ours["digests"].values()]
+    share = f"{100 * plain['differ'][-1] / found['weights']:.1f} %"
+    assert f"{share} of the weights have other bits" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_one_screen_or_two():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
 def _anchors(page: pathlib.Path) -> set[str]:
     """Those of the headings of a page, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -166,8 +188,9 @@ def test_examples_run(page):
     _run(program)
 
 
-def test_the_tutorial_prints_what_it_says():
-    page = ROOT / "docs" / "tutorial.md"
+@pytest.mark.parametrize("name", ["pytorch", "tutorial"])
+def test_the_tutorial_prints_what_it_says(name):
+    page = ROOT / "docs" / f"{name}.md"
     assert f"```text\n{_run(_python(page))}```\n" in page.read_text()
 
 
