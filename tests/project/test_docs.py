@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import links
 import repjax
 import stock_primitives
 from helpers.paths import ROOT
@@ -132,10 +133,10 @@ def _anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", links.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if not link.startswith(("http:", "https:")):
+    for link in links.links(page):
+        if not link.startswith(("http:", "https:", "mailto:")):
             path, _, anchor = link.partition("#")
             target = page.parent / path if path else page
             assert target.exists(), link
