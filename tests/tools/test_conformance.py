@@ -203,6 +203,7 @@ def test_quick(tmp_path, capsys):
     count = len(conformance.QUICK)
     assert f"{count} of {count} cases have the golden bits" in out
     assert f"all {len(CASES)} cases: repjax conformance" in out
+    assert re.search(r"^cpu: .*", out, re.M)[0] in (ROOT / "README.md").read_text()
     report = json.loads((tmp_path / "quick.json").read_text())
     assert report["cases"].keys() == {*conformance.QUICK} and count > 30
 
