@@ -44,6 +44,7 @@ OF_INTERNALS = {
 }
 SLOW = {
     "amx::test_in_emulation",
+    "conformance::test_quick",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
