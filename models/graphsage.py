@@ -26,6 +26,7 @@ def mean_of_neighbours(features, edges):
       float32 (nodes, features): rn(sum / count), +0 where no edge leads.  The sum is a scatter-add,
       PyTorch's ``index_add``: plain JAX adds in an order of the backend's, repjax in none.
     """
+    features = jnp.asarray(features)
     start, end = edges
     sums = jnp.zeros_like(features).at[end].add(features[start])
     counts = jnp.zeros(len(features), features.dtype).at[end].add(np.float32(1))
@@ -72,9 +73,9 @@ class GraphSAGE(nn.Module):
     def __call__(self, features, edges, train: bool = False):
         if features.ndim != 2 or features.dtype != np.float32 or edges.shape[:1] != (2,):
             raise ValueError(
-                "GraphSAGE: expected float32 features (nodes, words) and edges (2, links), received "
-                f"{features.dtype} of shape {features.shape} and edges of shape {edges.shape}; "
-                "convert the features to float32, and transpose the edges"
+                "GraphSAGE: expected float32 features (nodes, words) and edges (2, links), "
+                f"received {features.dtype} of shape {features.shape} and edges of shape "
+                f"{edges.shape}; convert the features to float32, and transpose the edges"
             )
         x = nn.relu(SAGEConv(self.hidden, self.layers, name="first")(features, edges))
         x = self.layers.Dropout(self.dropout, deterministic=not train)(x)

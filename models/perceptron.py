@@ -9,6 +9,7 @@ followed by relu, weights are uniform in +-1/sqrt(inputs), biases 0.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -32,7 +33,7 @@ def init(key, sizes: Sequence[int] = SIZES, ones: bool = False) -> list:
       with ones ``kernel`` (inputs + 1, outputs) alone, whose last row is the bias.
     """
     layers = []
-    for k, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for k, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         draws = jax.random.uniform(
             jax.random.fold_in(key, k), (inputs, outputs), np.float32, minval=-1.0, maxval=1.0
         )
@@ -59,6 +60,6 @@ def apply(layers: list, x):
 
 
 def loss(layers: list, x, labels):
-    """The mean over the batch of the mean squared difference of outputs and 1 at the label, else 0."""
+    """The mean of the squared differences of outputs and 1 at the label, 0 elsewhere."""
     outputs = apply(layers, x)
     return jnp.mean((outputs - jax.nn.one_hot(labels, outputs.shape[1])) ** 2)

@@ -1,0 +1,61 @@
+"""Results of studies: rows that survive an interruption, and JSON files."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from data import DataError
+from repjax import checkpoint
+from repjax.verify.progress import counter
+
+#: A file of results is small; a larger one is none.
+MOST_BYTES = 1 << 24
+
+
+def write(path: pathlib.Path, found: Any) -> None:
+    """A JSON file, completely or not at all."""
+    with checkpoint.replacing(path) as file:
+        file.write((json.dumps(found, indent=1) + "\n").encode())
+
+
+def read(path: pathlib.Path) -> Any:
+    """A JSON file of :func:`write`, or DataError."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DataError(f"expected at most {MOST_BYTES} bytes, received {path}; remove it")
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"expected a file of results, received {path} ({error})") from None
+
+
+def rows(
+    kept: pathlib.Path | None,
+    of: dict[str, Any],
+    items: Sequence[Any],
+    row: Callable[[Any], Any],
+    every: int = 1,
+) -> list[Any]:
+    """``[row(item) for item in items]``, of which every so many are kept in a file.
+
+    Args:
+      kept: the file, or None.  If it is there, the rows in it are not computed again.
+      of: what the rows are of; a file of something else is refused.
+      row: a function of the item alone, whose result JSON holds without loss.
+    """
+    of = json.loads(json.dumps({**of, "items": len(items)}))
+    found: list[Any] = []
+    if kept and kept.is_file():
+        state = read(kept)
+        if not isinstance(state, dict) or state.get("of") != of:
+            raise DataError(f"expected {kept} to be of {of}, received another; remove it")
+        found = state["rows"]
+    with counter(of.get("what", "rows")) as progress:
+        for item in items[len(found) :]:
+            found.append(json.loads(json.dumps(row(item))))
+            progress(len(found))
+            if kept and len(found) % every == 0:
+                write(kept, {"of": of, "rows": found})
+    return found
