@@ -44,7 +44,7 @@ from jax import lax
 
 import repjax
 from data import DataError, Graph, cora
-from repjax.models.graphsage import GraphSAGE
+from repjax.models import GraphSAGE
 from repjax.verify import variability
 
 DRAWS = {
