@@ -608,7 +608,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = part(options.quick, kept)
             show(found)
             if options.output:
-                rows.write(options.output / f"fpna-{name}.json", found)
+                rows.write(options.output / f"fpna-{name}.json", f"fpna-{name}", found)
                 with contextlib.suppress(FileNotFoundError):
                     kept.unlink()
     except (DataError, OSError) as error:

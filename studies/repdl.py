@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import pathlib
 import sys
 from typing import Any
@@ -29,6 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import rows
 
 import data
 import repjax
@@ -152,7 +152,6 @@ def run(source: data.Data, steps: int | None, kept: pathlib.Path | None) -> dict
     print(f"Test accuracy of the model on the {len(outputs)} test images: {right / len(outputs)}")
     print(f"Hash of the logits: {repdl.torch_hash(outputs)}")
     return {
-        "program": "studies/repdl.py",
         "data": source.name,
         "steps": len(losses),
         "initial": first,
@@ -183,9 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         source = load(options.data)
         found = run(source, QUICK if options.quick else None, kept)
         if options.output:
-            text = json.dumps(found, indent=2) + "\n"
-            with checkpoint.replacing(options.output) as file:
-                file.write(text.encode())
+            rows.write(options.output, "repdl", found)
             with contextlib.suppress(FileNotFoundError):
                 kept.unlink()
     except (DataError, checkpoint.CheckpointError, OSError) as error:

@@ -15,20 +15,38 @@ from repjax.verify.progress import counter
 MOST_BYTES = 1 << 24
 
 
-def write(path: pathlib.Path, found: Any) -> None:
-    """A JSON file, completely or not at all."""
+FORMAT, VERSION = "repjax study", 1
+
+
+def write(path: pathlib.Path, study: str, found: dict[str, Any]) -> None:
+    """A JSON file of a study's results, completely or not at all."""
+    whole = {"format": FORMAT, "version": VERSION, "study": study, **found}
     with checkpoint.replacing(path) as file:
-        file.write((json.dumps(found, indent=1) + "\n").encode())
+        file.write((json.dumps(whole, indent=1) + "\n").encode())
 
 
-def read(path: pathlib.Path) -> Any:
-    """A JSON file of :func:`write`, or DataError."""
+def read(path: pathlib.Path, study: str) -> dict[str, Any]:
+    """What :func:`write` wrote for this study.
+
+    Raises:
+      DataError: the file is missing, too large, or something else.
+    """
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataError(f"expected at most {MOST_BYTES} bytes, received {path}; remove it")
-        return json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"expected a file of results, received {path} ({error})") from None
+        raise DataError(
+            f"expected the results of {study} in {path}, received no such file ({error}); run the "
+            "study with --output"
+        ) from None
+    given = isinstance(found, dict) and [found.get(k) for k in ("format", "version", "study")]
+    if given != [FORMAT, VERSION, study]:
+        raise DataError(
+            f"expected {FORMAT} {VERSION} of {study} in {path}, received another file; run the "
+            "study with --output"
+        )
+    return found
 
 
 def rows(
@@ -48,8 +66,8 @@ def rows(
     of = json.loads(json.dumps({**of, "items": len(items)}))
     found: list[Any] = []
     if kept and kept.is_file():
-        state = read(kept)
-        if not isinstance(state, dict) or state.get("of") != of:
+        state = read(kept, "rows")
+        if state.get("of") != of or not isinstance(state.get("rows"), list):
             raise DataError(f"expected {kept} to be of {of}, received another; remove it")
         found = state["rows"]
     with counter(of.get("what", "rows")) as progress:
@@ -57,5 +75,5 @@ def rows(
             found.append(json.loads(json.dumps(row(item))))
             progress(len(found))
             if kept and len(found) % every == 0:
-                write(kept, {"of": of, "rows": found})
+                write(kept, "rows", {"of": of, "rows": found})
     return found

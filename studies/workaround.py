@@ -368,7 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = study(options, folder)
             show(found)
             if options.output:
-                rows.write(options.output / "workaround.json", found)
+                rows.write(options.output / "workaround.json", "workaround", found)
                 for file in sorted(folder.rglob("*"), reverse=True):
                     file.rmdir() if file.is_dir() else file.unlink()
                 folder.rmdir()
