@@ -595,6 +595,7 @@ def main(arguments: list[str] | None = None) -> int:
                 raise DataError("expected --output FOLDER with the results to draw, received none")
             fpna_pictures.draw(options.output, options.pictures)
             return 0
+        rows.require_folder(options.output)
         for name in options.part or PARTS:
             part, show = PARTS[name]
             if name == "graph":

@@ -179,6 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     kept = options.output and options.output.with_suffix(".state.npz")
     try:
+        rows.require_folder(options.output and options.output.parent)
         source = load(options.data)
         found = run(source, QUICK if options.quick else None, kept)
         if options.output:

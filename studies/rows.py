@@ -18,6 +18,12 @@ MOST_BYTES = 1 << 24
 FORMAT, VERSION = "repjax study", 1
 
 
+def require_folder(path: pathlib.Path | None) -> None:
+    """Whether results can be written there, before long work; or DataError."""
+    if path is not None and not path.is_dir():
+        raise DataError(f"expected a folder for the results, received {path}, which is none")
+
+
 def write(path: pathlib.Path, study: str, found: dict[str, Any]) -> None:
     """A JSON file of a study's results, completely or not at all."""
     whole = {"format": FORMAT, "version": VERSION, "study": study, **found}

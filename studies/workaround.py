@@ -240,11 +240,11 @@ def on(platform: str, *arguments: str) -> Any:
 def study(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
     quick = options.quick
     epochs, steps = (2, 3) if quick else (options.epochs, None)
+    images = source(options.data).name
     found: dict[str, Any] = {"numbers": NUMBERS, "times": 5 if quick else TIMES}
     found["sums"] = sums(found["times"])
     platforms = SUM_PLATFORMS[:2] if quick else SUM_PLATFORMS
     found["sums by platform"] = {platform: on(platform, "sums") for platform in platforms}
-    images = source(options.data).name
     of = {"what": "trainings", "epochs": epochs, "steps": steps, "data": images}
     items = [(way, form, p) for way in ("plain", "sequential") for form in FORMS for p in PLATFORMS]
 
@@ -359,6 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
                 raise DataError("expected --output FOLDER with the results to draw, received none")
             workaround_pictures.draw(options.output, options.pictures)
             return 0
+        rows.require_folder(options.output)
         with contextlib.ExitStack() as stack:
             if options.output is None:
                 folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))

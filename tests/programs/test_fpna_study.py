@@ -189,13 +189,13 @@ def test_the_command_and_a_restart(fpna, tmp_path, monkeypatch):
         (["--part", "ratios", "--quick", "--output", "TMP"], "expected the results of rows"),
     ],
 )
-def test_wrong_inputs(tmp_path, arguments, message):
+def test_wrong_inputs(fpna, tmp_path, arguments, message, capsys):
     state = tmp_path / "fpna-ratios.state.json"
     state.write_text('{"format": 1')
-    result = run(*(str(tmp_path) if word == "TMP" else word for word in arguments))
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    assert message in result.stderr
+    assert fpna.main([str(tmp_path) if word == "TMP" else word for word in arguments]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert message in said.err
     assert state.read_text() == '{"format": 1'
 
 
@@ -205,11 +205,10 @@ def test_help_has_an_example():
     assert "python studies/fpna.py --quick" in result.stdout
 
 
-def test_pictures_of_the_results(tmp_path):
+def test_pictures_of_the_results(fpna, tmp_path):
     """Those in docs are drawn of the results in studies/results."""
     pytest.importorskip("matplotlib")
-    result = run("--pictures", tmp_path, "--output", STUDIES / "results")
-    assert result.returncode == 0, result.stderr
+    assert fpna.main(["--pictures", str(tmp_path), "--output", str(STUDIES / "results")]) == 0
     drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert drawn.keys() == {"fpna-histograms.svg", "fpna-models.svg", "fpna-ratios.svg"}
     for name, text in drawn.items():

@@ -135,12 +135,10 @@ def test_a_changed_pixel_is_noticed(study, folder, monkeypatch):
         (["--output", "TMP/repdl.json", "--data", "FOLDER"], "repdl.state.npz"),
     ],
 )
-def test_wrong_inputs(folder, tmp_path, arguments, message):
+def test_wrong_inputs(study, folder, tmp_path, arguments, message, capsys):
     (tmp_path / "repdl.state.npz").write_bytes(b"no checkpoint")
     places = {"FOLDER": str(folder), "TMP": str(tmp_path)}
     words = [re.sub("FOLDER|TMP", lambda found: places[found[0]], word) for word in arguments]
-    result = run(*words)
-    assert result.returncode == 2, result.stdout
-    assert result.stderr.count("\n") == 1
-    assert message in result.stderr
+    assert study.main(words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
     assert (tmp_path / "repdl.state.npz").read_bytes() == b"no checkpoint"
