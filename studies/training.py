@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
-from train_digits import batches
 
 import repjax
-from data import SERIES, Data, DataError, digits, fashion_mnist, series
+from data import SERIES, Data, DataError, batches, digits, fashion_mnist, series
 from repjax.models import (
     Forecaster,
     LeNet1,
@@ -238,16 +237,18 @@ def train(
             n += 1
             progress()
         mean = math.fsum(map(float, losses)) / len(losses)
-        if task.validation is not None:
-            error = _error(outputs(program, state, task.validation), task.validation.targets)
-            run.epoch(mean, validation=error)
-            best, waited = (error, 0) if error < best else (best, waited + 1)
-            if recipe.patience is not None and waited == recipe.patience:
-                break
-        else:
-            right = outputs(program, state, task.test).argmax(axis=-1) == task.test.targets
+        if task.validation is None:
+            result = outputs(program, state, task.test)
+            right = result.argmax(axis=-1) == task.test.targets
             run.epoch(mean, correct=int(right.sum()))
-    result = outputs(program, state, task.test)
+            continue
+        error = _error(outputs(program, state, task.validation), task.validation.targets)
+        run.epoch(mean, validation=error)
+        best, waited = (error, 0) if error < best else (best, waited + 1)
+        if recipe.patience is not None and waited == recipe.patience:
+            break
+    if task.validation is not None:
+        result = outputs(program, state, task.test)
     if result.ndim == 1:
         run.evaluate(task.test.targets, result)
     else:

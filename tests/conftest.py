@@ -117,6 +117,12 @@ SLOW = {
     "reinforcement_example::test_the_golden_output_on_another_machine",
     "repdl::test_training",
     "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
+    *(
+        f"published::test_this_process[{name}]"
+        for name in ("lenet4", "lenet5", "resnet56", "wrn-28-10")
+    ),
+    "published::test_settings[AVX+kernels=PLAIN]",
+    "published::test_settings[AVX2+kernels=AVX2+devices=8]",
     "rows::test_operations",
     "samplers::test_bits",
     "settings::test_setting[AVX-2-8]",
