@@ -59,6 +59,11 @@ SETUPS = {
 }
 PLATFORMS = ("AVX512", "AVX2+kernels=AVX2+cpus=1", "SSE4_2+kernels=AVX2", "AVX+devices=2")
 STUDY, RUNS = "study.json", "runs"
+#: What --quick has in the place of options that are not given.
+QUICK = {
+    **{"network": "lenet1", "set": "digits", "epochs": 2, "limit": 256, "tested": 128, "pairs": 2},
+    "platforms": ["SSE4_2", "AVX2+cpus=1"],
+}
 
 
 class StudyError(ValueError):
@@ -125,10 +130,7 @@ def work(order: dict[str, Any]) -> None:
     from repjax.verify.progress import counter
 
     study, folder = Study(**order["study"]), pathlib.Path(order["work"])
-    network = training.NETWORKS[study.network]()
-    if study.batch:
-        recipe = dataclasses.replace(network.recipe, batch=study.batch)
-        network = network._replace(recipe=recipe)
+    network = _network(study.network, study.batch)
     task = training.task(study.data, network, study.limit, study.tested, order["folder"])
     programs: dict[bool, training.Compiled] = {}
     done = 0
@@ -148,6 +150,15 @@ def work(order: dict[str, Any]) -> None:
                 _run(plan, programs[reproducible], task, study, folder, progress)
             except RunError as error:
                 raise StudyError(f"{plan.name}: {error}") from error
+
+
+def _network(name: str, batch: int | None):
+    """A network, with its recipe's batch or another one."""
+    import training
+
+    network = training.NETWORKS[name]()
+    recipe = network.recipe
+    return network._replace(recipe=dataclasses.replace(recipe, batch=batch or recipe.batch))
 
 
 def _run(plan: Plan, program, task, study: Study, folder: pathlib.Path, progress) -> None:
@@ -190,10 +201,9 @@ def start(study: Study, side: int, platform: str, todo: list[Plan], options) -> 
     command = [setting.python, os.path.abspath(__file__), "--worker", json.dumps(order)]
     status = subprocess.run(command, env=environment, check=False).returncode
     if status:
-        raise StudyError(
-            f"{platform}: expected its runs to be finished, received exit status {status}; what is "
-            f"finished counts, run the command again to go on"
-        )
+        # What a process refuses, it has said itself.
+        ended = f"{platform}: expected its runs to be finished, received exit status {status}; "
+        raise StudyError("" if status == 2 else ended + "the same command goes on with --work")
 
 
 def is_finished(path: pathlib.Path) -> bool:
@@ -202,7 +212,7 @@ def is_finished(path: pathlib.Path) -> bool:
     if not log.is_file():
         return False
     with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - (1 << 16)))
+        file.seek(max(0, log.stat().st_size - (1 << 20)))
         return b'"finish"' in file.read()
 
 
@@ -335,14 +345,14 @@ def parse(argv) -> argparse.Namespace:
     )
     add = parser.add_argument
     names = ("lenet1", "lenet4", "lenet5", "resnet38", "resnet56", "wrn-28-10", "forecaster")
-    add("--network", choices=names, default="lenet5", help="lenet5 without it")
+    add("--network", choices=names, help="lenet5 without it")
     add("--set", metavar="NAME", help="fashion-mnist, digits, elec_equip, co2 or sunspots")
     add("--data", metavar="DIR", help="a folder with Fashion-MNIST's files")
     add("--epochs", type=count, metavar="N", help="passes over the training data; the recipe's")
     add("--limit", type=count, metavar="N", help="train on the first N examples only")
     add("--tested", type=count, metavar="N", help="test on the first N examples only")
     add("--batch", type=count, metavar="N", help="examples of a step; the recipe's without it")
-    add("--pairs", type=count, default=len(SEEDS), metavar="N", help="at most 8, the default")
+    add("--pairs", type=count, metavar="N", help="at most 8, the default")
     add("--setups", nargs="+", choices=SETUPS, default=[*SETUPS], help="all without it")
     add("--platforms", nargs="+", metavar="WORDS", help=f"at least two; {' '.join(PLATFORMS)}")
     add("--python", nargs="+", default=[], metavar="FILE", help="further platforms: other JAX")
@@ -352,10 +362,10 @@ def parse(argv) -> argparse.Namespace:
     add("--quick", action="store_true", help="LeNet-1, few digits, two pairs, two platforms")
     add("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.quick:
-        options.network, options.set, options.epochs = "lenet1", "digits", 2
-        options.limit, options.tested, options.pairs = 256, 128, 2
-        options.platforms = options.platforms or ["SSE4_2", "AVX2+cpus=1"]
+    usual = {"network": "lenet5", "pairs": len(SEEDS), "platforms": [*PLATFORMS]}
+    for name, value in (QUICK if options.quick else usual).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     return options
 
 
@@ -369,12 +379,12 @@ def check(options) -> Study:
     """The study of some options, and all that can be wrong before it begins."""
     import training
 
-    recipe = training.NETWORKS[options.network]().recipe
+    network = _network(options.network, options.batch)
     is_forecaster = options.network == "forecaster"
     name = options.set or ("elec_equip" if is_forecaster else "fashion-mnist")
     if name not in training.SETS:
         raise StudyError(f"expected --set of {', '.join(training.SETS)}, received {name}")
-    platforms = [*(options.platforms or PLATFORMS), *(f"python={x}" for x in options.python)]
+    platforms = [*options.platforms, *(f"python={x}" for x in options.python)]
     if len(set(platforms)) < 2 or len(set(platforms)) != len(platforms):
         raise StudyError(
             f"expected at least two platforms, each once, received {platforms}; the runs of a pair "
@@ -389,10 +399,11 @@ def check(options) -> Study:
         raise StudyError(f"expected at most {len(SEEDS)} pairs, one a seed, not {options.pairs}")
     if options.output and not options.output.absolute().parent.is_dir():
         raise StudyError(f"expected a folder for --output, received {options.output}; create it")
+    training.task(name, network, options.limit, options.tested, options.data)
     return Study(
         network=options.network,
         data=name,
-        epochs=options.epochs or recipe.epochs,
+        epochs=options.epochs or network.recipe.epochs,
         limit=options.limit,
         tested=options.tested,
         batch=options.batch,
@@ -444,6 +455,7 @@ def main(argv=None) -> int:
     from data import DataError
     from repjax.checkpoint import replacing
     from repjax.verify import RunError
+    from repjax.verify.entropy import EntropyError
     from repjax.verify.progress import counter
     from repjax.verify.recordings import RecordingError
 
@@ -470,14 +482,16 @@ def main(argv=None) -> int:
                 }
                 with replacing(options.output) as file:
                     file.write(json.dumps(result, indent=1).encode() + b"\n")
-        except (DataError, StudyError, settings.SettingError, RunError, RecordingError) as error:
-            print(f"chen.py: {error}", file=sys.stderr)
+        except (DataError, StudyError, settings.SettingError, RunError) as error:
+            if str(error):
+                print(f"chen.py: {error}", file=sys.stderr)
             return 2
-        except OSError as error:
+        except (OSError, RecordingError, EntropyError) as error:
             print(f"chen.py: {error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("chen.py: interrupted; the same command goes on with --work", file=sys.stderr)
+            if not options.worker:
+                print("chen.py: interrupted; the same command goes on with --work", file=sys.stderr)
             return 130
     print(text(study, found))
     return 0

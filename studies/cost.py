@@ -95,7 +95,8 @@ def main(argv=None) -> int:
     add("--quick", action="store_true", help=f"{' and '.join(QUICK)}, two turns")
     options = parser.parse_args(argv)
     if options.output and not options.output.absolute().parent.is_dir():
-        print(f"cost.py: expected a folder for --output, received {options.output}; create it")
+        received = f"received {options.output}; create its folder"
+        print(f"cost.py: expected a folder for --output, {received}", file=sys.stderr)
         return 2
     names = QUICK if options.quick else options.networks
     load, rows = os.getloadavg()[0], {}

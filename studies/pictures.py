@@ -46,6 +46,17 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """The results of a study, or a ValueError."""
+    try:
+        result = json.loads(path.read_text())
+        if (result["format"], result["version"]) == ("repjax study of Chen et al.", 1):
+            return result
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f"expected results of studies/chen.py, received another file, {path}; move it")
+
+
 def _curves(setup: dict[str, Any]) -> list[list[float]]:
     return [[float.fromhex(x) for x in curve["loss"]] for curve in setup["curves"]]
 
@@ -123,9 +134,7 @@ def main(argv=None) -> int:
         options.output.mkdir(parents=True, exist_ok=True)
         for path in found:
             picture = options.output / f"{path.stem}.svg"
-            result = json.loads(path.read_text())
-            if result.get("format") != "repjax study of Chen et al." or result["version"] != 1:
-                raise ValueError(f"{path}: expected results of studies/chen.py, received others")
+            result = read(path)
             with replacing(picture) as file:
                 draw(result, file)
             print(picture)

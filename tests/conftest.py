@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("helpers")
 # all parameters or with those that are named.
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
-    *("accumulator", "exact"),
+    *("accumulator", "chen", "exact"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
@@ -44,6 +44,7 @@ OF_INTERNALS = {
 }
 SLOW = {
     "amx::test_in_emulation",
+    "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
