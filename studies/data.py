@@ -26,9 +26,9 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 import train_digits
-from train_digits import Data, Split
+from train_digits import Data, Split, batches
 
-__all__ = ["CORA", "FASHION_MNIST", "SERIES", "Data", "DataError", "Graph", "Split"]
+__all__ = ["CORA", "FASHION_MNIST", "SERIES", "Data", "DataError", "Graph", "Split", "batches"]
 
 #: Where Debian's package puts Fashion-MNIST.
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
@@ -148,6 +148,8 @@ def cora(path: str | pathlib.Path) -> Graph:
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"expected at most {MOST_BYTES} bytes, received {path}; give {CORA}")
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("no npz file")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in _ARRAYS}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError) as error:

@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("helpers")
 # all parameters or with those that are named.
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
-    *("accumulator", "exact"),
+    *("accumulator", "chen", "exact"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
@@ -45,6 +45,7 @@ OF_INTERNALS = {
 }
 SLOW = {
     "amx::test_in_emulation",
+    "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
@@ -119,6 +120,12 @@ SLOW = {
     "repdl::test_training",
     "repdl_study::test_the_hashes_are_repdls[SSE4_2 without kernels]",
     "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
+    *(
+        f"published::test_this_process[{name}]"
+        for name in ("lenet4", "lenet5", "resnet56", "wrn-28-10")
+    ),
+    "published::test_settings[AVX+kernels=PLAIN]",
+    "published::test_settings[AVX2+kernels=AVX2+devices=8]",
     "rows::test_operations",
     "samplers::test_bits",
     "settings::test_setting[AVX-2-8]",

@@ -1,0 +1,148 @@
+"""The pictures of docs/studies.md, drawn of the results of ``studies/chen.py``.
+
+    python studies/pictures.py
+
+A picture shows one study: on the left the losses of all runs of a setup by epoch; in the middle, by
+how much the losses of a pair's two runs differ; on the right, at which step the bits of a pair's
+parameters first differ.  Where nothing differs, a line is at 0 and a pair has no point.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+from repjax.checkpoint import replacing
+from repjax.verify import plots
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS, PICTURES = ROOT / "studies" / "results", ROOT / "docs" / "studies"
+#: The setups, in the order of the legend, with colours that differ in lightness, too.
+COLOURS = {
+    "original": "#b04a00",
+    "repjax": "#d9a441",
+    "seeds": "#7a1f5c",
+    "seeds, repjax": "#00664f",
+    "record, repjax": "#4a90b8",
+}
+
+
+def draw(result: dict[str, Any], path: pathlib.Path) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = {"svg.hashsalt": "repjax", "svg.fonttype": "none", "font.size": 9}
+    style |= {"axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(11, 3.4), layout="constrained")
+        losses, differences, places = figure.subplots(1, 3)
+        setups = {name: result["setups"][name] for name in COLOURS if name in result["setups"]}
+        _losses(losses, setups)
+        _differences(differences, setups)
+        _places(places, setups)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """The results of a study, or a ValueError."""
+    try:
+        result = json.loads(path.read_text())
+        if (result["format"], result["version"]) == ("repjax study of Chen et al.", 1):
+            return result
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f"expected results of studies/chen.py, received another file, {path}; move it")
+
+
+def _curves(setup: dict[str, Any]) -> list[list[float]]:
+    return [[float.fromhex(x) for x in curve["loss"]] for curve in setup["curves"]]
+
+
+def _losses(axes, setups) -> None:
+    """The band of all runs without seeds, and the runs themselves."""
+    for name in ("original", "record, repjax"):
+        if name not in setups:
+            continue
+        curves, colour = _curves(setups[name]), COLOURS[name]
+        length = min(map(len, curves))
+        columns = [[curve[n] for curve in curves] for n in range(length)]
+        low, high = ([f(column) for column in columns] for f in (min, max))
+        axes.fill_between(range(1, length + 1), low, high, color=colour, alpha=0.2, linewidth=0)
+        for number, curve in enumerate(curves):
+            label = f"{name}: {len(curves)} runs" if not number else None
+            epochs = range(1, len(curve) + 1)
+            axes.plot(epochs, curve, color=colour, linewidth=0.7, label=label)
+    axes.set_title("loss")
+    axes.set_xlabel("epoch")
+    axes.legend(frameon=False)
+
+
+def _differences(axes, setups) -> None:
+    for name, setup in setups.items():
+        curves = _curves(setup)
+        for number, (first, second) in enumerate(zip(curves[::2], curves[1::2], strict=True)):
+            pairs = list(zip(first, second, strict=False))
+            apart = [abs(a - b) / abs(a) for a, b in pairs]
+            label = name if not number else None
+            style = {"linewidth": 2.5 if not any(apart) else 0.8, "color": COLOURS[name]}
+            axes.plot(range(1, len(apart) + 1), apart, label=label, **style)
+    axes.set_yscale("symlog", linthresh=1e-9)
+    axes.set_ylim(bottom=-3e-10)
+    axes.set_title("difference of the losses of a pair, relative")
+    axes.set_xlabel("epoch")
+    axes.legend(frameon=False)
+
+
+def _places(axes, setups) -> None:
+    names = list(setups)
+    for row, name in enumerate(names):
+        found = [pair["first step that differs"] for pair in setups[name]["pairs"]]
+        parted = [step for step in found if step is not None]
+        # Pairs that part at the same step stand above each other.
+        heights = [row + 0.06 * parted[:n].count(step) for n, step in enumerate(parted)]
+        axes.plot([step + 1 for step in parted], heights, "o", color=COLOURS[name], markersize=4)
+        if not parted:
+            axes.text(1, row, "none", color=COLOURS[name], va="center")
+    steps = max(pair["steps"] for setup in setups.values() for pair in setup["pairs"])
+    axes.set_xscale("log")
+    axes.set_xlim(0.8, steps)
+    axes.set_ylim(-0.5, len(names) - 0.3)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title("first step whose parameters differ in a pair")
+    axes.set_xlabel(f"step, of {steps}")
+
+
+def main(argv=None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Draw the pictures of docs/studies.md.",
+        epilog="example: python studies/pictures.py --results studies/results --output /tmp",
+    )
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="a folder")
+    parser.add_argument("--output", type=pathlib.Path, default=PICTURES, help="another folder")
+    options = parser.parse_args(argv)
+    try:
+        plots.require()
+        found = sorted(options.results.glob("chen-*.json"))
+        if not found:
+            raise ValueError(
+                f"expected results of studies/chen.py in {options.results}, received none; run it "
+                "with --output there"
+            )
+        options.output.mkdir(parents=True, exist_ok=True)
+        for path in found:
+            picture = options.output / f"{path.stem}.svg"
+            result = read(path)
+            with replacing(picture) as file:
+                draw(result, file)
+            print(picture)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        print(f"pictures.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
