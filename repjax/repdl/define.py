@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -14,7 +14,9 @@ from jax import numpy as jnp
 
 from repjax.explicit import explicit
 
-in_order = functools.partial(explicit, accumulation="sequential", contraction="sequential")
+in_order: Callable[..., Any] = functools.partial(
+    explicit, accumulation="sequential", contraction="sequential"
+)
 
 
 def with_gradient(forward: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,10 +28,12 @@ def with_gradient(forward: Callable[..., Any], gradient: Callable[..., Any]) -> 
 
 
 #: Ranks of an argument: any, or None for one that may be left out.
-ANY = range(100)
+ANY: range = range(100)
 
 
-def arrays(name: str, expected: str, given, ranks):
+def arrays(
+    name: str, expected: str, given: Sequence[Any], ranks: Iterable[Container[int | None]]
+) -> list[Any]:
     """The arguments as JAX arrays (or None), or TypeError: float32, each of one of its ranks."""
     converted = [None if x is None else jnp.asarray(x) for x in given]
     float32 = np.dtype(np.float32)
@@ -41,7 +45,8 @@ def arrays(name: str, expected: str, given, ranks):
     return converted
 
 
-def refuse(name: str, expected: str, *given):
+def refuse(name: str, expected: str, *given: Any) -> NoReturn:
+    """Raise TypeError: what was expected and received."""
     received = ", ".join(
         "None" if x is None else f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x))}"
         for x in given
@@ -52,5 +57,6 @@ def refuse(name: str, expected: str, *given):
     )
 
 
-def factor(shape, axes) -> np.float32:
+def factor(shape: Sequence[int], axes: Iterable[int]) -> np.float32:
+    """f(n) of the elements over axes."""
     return np.float32(1.0 / math.prod(shape[a] for a in axes))

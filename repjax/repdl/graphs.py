@@ -417,7 +417,7 @@ def _shifted(x):
     return x - jnp.max(x, -1, keepdims=True)
 
 
-def softmax_graph(x):
+def softmax_graph(x: jax.Array) -> jax.Array:
     e = jnp.exp(_shifted(x))
     return e / jnp.sum(e, -1, keepdims=True)
 
