@@ -94,8 +94,12 @@ def blocks(draw: str, seed: int, n: int, count: int) -> list[float]:
     """Vs of the paper's SPA: blocks of 64 in a tree, and their sums added in any order, float64."""
     rng = generator(seed, n)
     partial = tree(DRAWS[draw](rng, (-(-n // 64), 64)))
-    permuted = rng.permuted(np.broadcast_to(partial, (count, len(partial))), axis=1)
-    return vs(tree(partial), one_after_the_other(permuted)).tolist()
+    found = []
+    while len(found) < count:
+        shape = (min(count - len(found), 1000), len(partial))  # what memory holds easily
+        permuted = rng.permuted(np.broadcast_to(partial, shape), axis=1)
+        found += vs(tree(partial), one_after_the_other(permuted)).tolist()
+    return found
 
 
 def permuted(draw: str, seed: int, n: int, count: int) -> dict[str, list[float]]:
@@ -157,12 +161,15 @@ def sums(quick: bool, kept: pathlib.Path | None) -> dict[str, Any]:
         kind, draw, seed, size = item
         if kind == "blocks":
             return blocks(draw, seed, size, count)
+        if kind == "one array":
+            return blocks(draw, seed, size, 10 * count)
         found = permuted(draw, seed, size, fewer)
         if kind == "power":
             return {way: max(map(abs, values)) for way, values in found.items()}
         return found
 
     items = [("blocks", draw, seed, n) for draw in DRAWS for seed in range(arrays)]
+    items += [("one array", draw, 0, n) for draw in DRAWS]
     items += [("permuted", draw, seed, n) for draw in DRAWS for seed in range(few)]
     items += [("power", draw, 1, size) for draw in DRAWS for size in sizes]
     of = {"what": "sums", "n": n, "arrays": arrays, "count": count, "few": few, "fewer": fewer}
@@ -171,7 +178,8 @@ def sums(quick: bool, kept: pathlib.Path | None) -> dict[str, Any]:
     histograms, powers = {}, {}
     for draw in DRAWS:
         values = {
-            "float64, blocks": [v for s in range(arrays) for v in found["blocks", draw, s, n]]
+            "float64, blocks": [v for s in range(arrays) for v in found["blocks", draw, s, n]],
+            "float64, blocks, one array": found["one array", draw, 0, n],
         }
         for way in ("float64", *WAYS):
             name = "float64, permuted" if way == "float64" else f"float32, {way}"

@@ -68,14 +68,17 @@ def draw(results: pathlib.Path, folder: pathlib.Path) -> None:
 
 def histograms(found: dict[str, Any], path: pathlib.Path) -> None:
     """Figures 1 and 2 of the paper, and max |Vs| against n."""
-    with figure(path, 11, 6.2) as drawn:
-        axes = drawn.subplots(2, 3)
+    shown = "float64, blocks", "float64, blocks, one array", "float64, permuted"
+    with figure(path, 14, 6.2) as drawn:
+        axes = drawn.subplots(2, 4)
         for line, (draws, ways) in zip(axes, found["histograms"].items(), strict=True):
-            for place, name in zip(line, ("float64, blocks", "float64, permuted"), strict=False):
+            for place, name in zip(line, shown, strict=False):
                 _histogram(place, ways[name])
-                place.set_title(f"{draws}: {name}, KL {ways[name]['divergence']:.3f}")
-            _largest(line[2], found["sizes"], found["powers"][draws])
-            line[2].set_title(f"{draws}: max |Vs|")
+                place.set_title(
+                    f"{draws}\n{name.removeprefix('float64, ')}, KL {ways[name]['divergence']:.3f}"
+                )
+            _largest(line[3], found["sizes"], found["powers"][draws])
+            line[3].set_title(f"{draws}\nmax |Vs|")
 
 
 def _histogram(axes, summary: dict[str, Any]) -> None:

@@ -55,7 +55,8 @@ def _correct(axes, trainings: dict[tuple[str, str, str], Any]) -> None:
         for number, run in enumerate(runs):
             correct = [line["correct"] for line in run["epochs"]]
             different = len({tuple(line["correct"] for line in t["epochs"]) for t in runs})
-            label = f"{name}: {len(runs)} runs, {different} different" if not number else None
+            curves = "one curve" if different == 1 else f"{different} curves"
+            label = f"{name}: {len(runs)} runs, {curves}" if not number else None
             stroke = "-" if way == "plain" else "--"
             axes.plot(range(1, len(correct) + 1), correct, stroke, color=COLOURS[name], label=label)
     axes.set_title("correct images of 10,000")
