@@ -2,9 +2,10 @@
 
     python studies/pictures.py
 
-A picture shows one study: on the left the losses of all runs of a setup by epoch; in the middle, by
-how much the losses of a pair's two runs differ; on the right, at which step the bits of a pair's
-parameters first differ.  Where nothing differs, a line is at 0 and a pair has no point.
+A picture shows one study: above, the losses and the accuracies (or the validation errors) of all
+runs of two setups by epoch; below, by how much the losses of a pair's two runs differ, and at which
+step the bits of a pair's parameters first differ.  Where nothing differs, a line is at 0 and a pair
+has no point.  Studies of one epoch have no picture.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     style = {"svg.hashsalt": "repjax", "svg.fonttype": "none", "font.size": 9}
     style |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(11, 3.4), layout="constrained")
-        losses, differences, places = figure.subplots(1, 3)
+        figure = Figure(figsize=(9.5, 6.4), layout="constrained")
+        (losses, metrics), (differences, places) = figure.subplots(2, 2)
         setups = {name: result["setups"][name] for name in COLOURS if name in result["setups"]}
-        _losses(losses, setups)
+        _bands(losses, setups, "loss", "mean loss of the training batches")
+        if "correct" in result["setups"]["seeds"]["curves"][0]:
+            _bands(metrics, setups, "correct", "test examples that are classified right")
+        else:
+            _bands(metrics, setups, "validation", "mean absolute error on validation data")
         _differences(differences, setups)
         _places(places, setups)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -57,42 +62,46 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     raise ValueError(f"expected results of studies/chen.py, received another file, {path}; move it")
 
 
-def _curves(setup: dict[str, Any]) -> list[list[float]]:
-    return [[float.fromhex(x) for x in curve["loss"]] for curve in setup["curves"]]
+def _curves(setup: dict[str, Any], name: str = "loss") -> list[list[float]]:
+    def number(x):
+        return float.fromhex(x) if isinstance(x, str) else x
+
+    return [[number(x) for x in curve[name]] for curve in setup["curves"]]
 
 
-def _losses(axes, setups) -> None:
-    """The band of all runs without seeds, and the runs themselves."""
-    for name in ("original", "record, repjax"):
-        if name not in setups:
-            continue
-        curves, colour = _curves(setups[name]), COLOURS[name]
+def _bands(axes, setups, name: str, title: str) -> None:
+    """The band of all runs in plain JAX and with recordings, and the runs themselves."""
+    for setup in [x for x in ("original", "record, repjax") if x in setups]:
+        curves, colour = _curves(setups[setup], name), COLOURS[setup]
         length = min(map(len, curves))
         columns = [[curve[n] for curve in curves] for n in range(length)]
         low, high = ([f(column) for column in columns] for f in (min, max))
         axes.fill_between(range(1, length + 1), low, high, color=colour, alpha=0.2, linewidth=0)
         for number, curve in enumerate(curves):
-            label = f"{name}: {len(curves)} runs" if not number else None
+            label = f"{setup}: {len(curves)} runs" if not number else None
             epochs = range(1, len(curve) + 1)
             axes.plot(epochs, curve, color=colour, linewidth=0.7, label=label)
-    axes.set_title("loss")
+    axes.set_title(title)
     axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
 
 
 def _differences(axes, setups) -> None:
     for name, setup in setups.items():
         curves = _curves(setup)
-        for number, (first, second) in enumerate(zip(curves[::2], curves[1::2], strict=True)):
-            pairs = list(zip(first, second, strict=False))
-            apart = [abs(a - b) / abs(a) for a, b in pairs]
+        pairs = [zip(*pair, strict=False) for pair in zip(curves[::2], curves[1::2], strict=True)]
+        every = [[abs(a - b) / abs(a) for a, b in pair] for pair in pairs]
+        width = 0.8 if any(map(any, every)) else 2.5
+        for number, apart in enumerate(every):
             label = name if not number else None
-            style = {"linewidth": 2.5 if not any(apart) else 0.8, "color": COLOURS[name]}
-            axes.plot(range(1, len(apart) + 1), apart, label=label, **style)
+            epochs = range(1, len(apart) + 1)
+            axes.plot(epochs, apart, label=label, linewidth=width, color=COLOURS[name])
     axes.set_yscale("symlog", linthresh=1e-9)
     axes.set_ylim(bottom=-3e-10)
-    axes.set_title("difference of the losses of a pair, relative")
+    axes.set_title("relative difference of the losses of a pair")
     axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
 
 
@@ -135,6 +144,8 @@ def main(argv=None) -> int:
         for path in found:
             picture = options.output / f"{path.stem}.svg"
             result = read(path)
+            if result["study"]["epochs"] == 1:
+                continue  # there is no curve
             with replacing(picture) as file:
                 draw(result, file)
             print(picture)

@@ -45,6 +45,7 @@ OF_INTERNALS = {
 }
 SLOW = {
     "amx::test_in_emulation",
+    "chen::test_cost",
     "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
@@ -126,6 +127,7 @@ SLOW = {
     ),
     "published::test_settings[AVX+kernels=PLAIN]",
     "published::test_settings[AVX2+kernels=AVX2+devices=8]",
+    "published::test_settings[AVX2+kernels=off]",
     "rows::test_operations",
     "samplers::test_bits",
     "settings::test_setting[AVX-2-8]",

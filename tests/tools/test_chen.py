@@ -213,7 +213,9 @@ def test_a_folder_of_something_else(studies, capsys, tmp_path):
 def test_the_plan(studies):
     """8 pairs, the paper's seeds, two platforms in each, all platforms in use."""
     chen = studies.chen
-    options = chen.parse(["--platforms", "AVX512", "AVX2", "SSE4_2", "AVX+devices=2"])
+    options = chen.parse(
+        ["--set", "digits", "--platforms", "AVX512", "AVX2", "SSE4_2", "AVX+devices=2"]
+    )
     plans = chen.plans(chen.check(options))
     assert len(plans) == 5 * 16 and len({plan.name for plan in plans}) == len(plans)
     pairs = [plans[n : n + 2] for n in range(0, len(plans), 2)]
@@ -246,9 +248,12 @@ def test_pictures_of_something_else(studies, capsys, tmp_path):
     assert not list(tmp_path.glob("*.svg"))
 
 
-def test_cost(studies, tmp_path, capsys):
+def test_a_cost_that_has_no_place(studies, capsys):
     assert studies.cost.main(["--networks", "lenet1", "--output", "/nowhere/x.json"]) == 2
     assert "expected a folder" in capsys.readouterr().err
+
+
+def test_cost(studies, tmp_path):
     output = tmp_path / "cost.json"
     assert studies.cost.main(["--quick", "--output", str(output)]) == 0
     found = json.loads(output.read_text())["networks"]
