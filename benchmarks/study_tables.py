@@ -51,7 +51,7 @@ def fpna_sums() -> Table:
                     f"{s['divergence']:.3f}" if s["different"] else "",
                 ]
             )
-    titles = ["numbers: sums", "sums", "Vs not 0", "deviation of Vs", "largest |Vs|"]
+    titles = ["numbers: sums", "sums", "Vs not 0", "deviation of Vs", "largest Vs"]
     return [*titles, "KL against normal"], rows
 
 
@@ -66,14 +66,14 @@ def fpna_powers() -> Table:
 
 
 def fpna_operations() -> Table:
-    rows = []
+    rows, paper = [], dict(PAPER)
     for name, ways in read("fpna-operations")["operations"].items():
         texts = []
         for way in WAYS:
             m = ways[way]
             text = f"{_number(m['min vermv'])} to {_number(m['max vermv'])}; {m['max vc']:.2f}"
             texts.append(text if m["max vc"] else "0")
-        rows.append([name, ways["defined by"], *texts, PAPER[name.partition(",")[0]]])
+        rows.append([name, ways["defined by"], *texts, paper.pop(name.partition(",")[0], "")])
     titles = [f"repjax, {way}" if way != "plain" else "plain JAX" for way in WAYS]
     return ["operation", "defined by its", *titles, "the paper's Vermv"], rows
 
