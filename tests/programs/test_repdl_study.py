@@ -73,7 +73,9 @@ def test_the_hashes_are_repdls(folder, tmp_path, environment):
     assert {name: found[name] for name in REPDL} == REPDL
     assert found["steps"] == 12
     assert result.stdout.splitlines()[0].endswith(REPDL["initial"])
-    assert result.stdout.endswith("initial same, trained other, logits other, accuracy other\n")
+    assert result.stdout.endswith(
+        "MNIST: initial same, trained other, logits other, accuracy other\n"
+    )
 
 
 @pytest.fixture
