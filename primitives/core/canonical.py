@@ -145,6 +145,16 @@ def is_nan(x):
     return lax.gt(i & _const(i, f.magnitude), _const(i, f.infinity))
 
 
+def one_nan(x):
+    """The canonical value of what a guard has left: every NaN the one.
+
+    It ends in a select of floating-point numbers, since XLA computes an operation of one operand,
+    such as a conversion of bits, again in each loop that reads it, and all that it is made of.
+    """
+    nan = from_bits(_const(bits(x), format_of(x).nan), x.dtype)
+    return lax.select(is_nan(x), nan, x)
+
+
 def broadcast(*arrays):
     """The arrays, each broadcast to the shape of all of them together."""
     shape = lax.broadcast_shapes(*(x.shape for x in arrays))

@@ -137,6 +137,7 @@ def _rounding(function: _Function, ending: str = "flush") -> _Function:
 
 _FLOATS: dict[str, _Function] = {
     **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
+    PREFIX + "leave": _plain("canonicalize"),
     **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
     PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
     PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),

@@ -72,6 +72,7 @@ int64_t Dimension::last_offset(int of) const {
 namespace {
 
 constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 cache
+constexpr int64_t kRows = 480;         // of a block of m: their terms stay in the L2 cache, too
 constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together
@@ -244,7 +245,7 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
         const double as_it_is = cost(problem, set);
         problem.transpose();
         if (cost(problem, set) >= as_it_is) problem.transpose();
-        for_blocks(problem, pool, problem.m.size, kLeastRows, kTileRows, kColumns,
+        for_blocks(problem, pool, kRows, kLeastRows, kTileRows, kColumns,
                    set.lanes * set.vectors,
                    [&](auto... block) { run_block(problem, set, block...); });
       });
