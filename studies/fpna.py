@@ -257,7 +257,7 @@ def _cumsum(rng, n, block):
     )
 
 
-def _updates(reduce, unique=False, exact=False):
+def _updates(reduce, unique=False):
     """A scatter of ``n`` rows into ``ratio * n`` rows; pairs of index and row are permuted."""
 
     def make(rng, n, ratio, width):
