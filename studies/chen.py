@@ -30,6 +30,7 @@ logged has to come out again, bit for bit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -99,6 +100,15 @@ class Plan:
         return f"{self.setup.replace(', ', '-')}-{self.pair}-{'ab'[self.side]}"
 
     @property
+    def is_recorded(self) -> bool:
+        return SETUPS[self.setup][1] == "recorded"
+
+    @property
+    def recording(self) -> str:
+        """What the first run of the pair drew."""
+        return f"{self.setup.replace(', ', '-')}-{self.pair}.entropy"
+
+    @property
     def seed(self) -> int | None:
         return SEEDS[self.pair] if SETUPS[self.setup][1] == "seeds" else None
 
@@ -162,8 +172,6 @@ def _network(name: str, batch: int | None):
 
 
 def _run(plan: Plan, program, task, study: Study, folder: pathlib.Path, progress) -> None:
-    import contextlib
-
     import training
 
     from repjax.verify import Run, record, replay
@@ -173,8 +181,8 @@ def _run(plan: Plan, program, task, study: Study, folder: pathlib.Path, progress
     if path.exists() and not repeated:
         shutil.rmtree(path)  # without a seed, or in plain JAX, another run takes its place
     random = contextlib.nullcontext()
-    if SETUPS[plan.setup][1] == "recorded":
-        recording = folder / RUNS / f"{plan.setup.replace(', ', '-')}-{plan.pair}.entropy"
+    if plan.is_recorded:
+        recording = folder / RUNS / plan.recording
         if plan.side == 0:
             for left in (recording, recording.with_name(f"{recording.name}.parts")):
                 shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
@@ -206,10 +214,10 @@ def start(study: Study, side: int, platform: str, todo: list[Plan], options) -> 
         raise StudyError("" if status == 2 else ended + "the same command goes on with --work")
 
 
-def is_finished(path: pathlib.Path) -> bool:
+def is_finished(plan: Plan, folder: pathlib.Path) -> bool:
     """Whether a run came to its end; what its files hold is read when it is compared."""
-    log = path / "log.jsonl"
-    if not log.is_file():
+    log = folder / plan.name / "log.jsonl"
+    if not log.is_file() or (plan.is_recorded and not (folder / plan.recording).is_file()):
         return False
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - (1 << 20)))
@@ -224,7 +232,7 @@ def run(study: Study, options) -> None:
             plan
             for plan in every
             if (plan.side, plan.platform) == (side, platform)
-            and not is_finished(options.work / RUNS / plan.name)
+            and not is_finished(plan, options.work / RUNS)
         ]
         if todo:
             print(f"side {side}, {platform}: {len(todo)} runs", file=sys.stderr, flush=True)
