@@ -1,4 +1,5 @@
-"""The tables of measurements in the documentation, made of the files in benchmarks/results.
+"""The tables of measurements in the documentation, made of the files in benchmarks/results and, for
+docs/studies.md, in studies/results.
 
     python benchmarks/tables.py
 
@@ -9,13 +10,18 @@ No other figure of speed stands in these pages; tests/project/test_docs.py compa
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import study_tables
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+STUDIES = ROOT / "studies" / "results"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 #: The runs of benchmarks/products.py, by the kernel that they are of.
@@ -253,13 +259,128 @@ def training() -> str:
     return table(["network and data", *ways], ([name, *row] for name, row in accuracy.items()))
 
 
+# --- the studies, by studies/*.py --------------------------------------------------------
+
+
+def _study(name: str) -> dict[str, Any]:
+    return json.loads((STUDIES / f"{name}.json").read_text())
+
+
+def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The studies of Chen et al. by name, those of images first, the largest network last."""
+    order = (
+        "lenet1",
+        "lenet5",
+        "devices",
+        "resnet56",
+        "wrn-28-10",
+        "elec_equip",
+        "sunspots",
+        "co2",
+    )
+    for name in order:
+        if (STUDIES / f"chen-{name}.json").exists():
+            yield name, _study(f"chen-{name}")
+
+
+def chen_runs() -> str:
+    """What was run in each study of Chen et al."""
+    rows = []
+    for name, found in _chen():
+        study, setups = found["study"], found["setups"]
+        pairs = [pair for setup in setups.values() for pair in setup["pairs"]]
+        platforms = sorted({x for pair in pairs for x in pair["platforms"]})
+        examples = study["limit"] or {"fashion-mnist": 60_000, "digits": 1_442}.get(study["data"])
+        epochs = sorted({n for pair in pairs for n in pair["epochs"]})
+        steps = sorted({pair["steps"] for pair in pairs})
+        rows.append(
+            [
+                f"[{name}](../studies/results/chen-{name}.json)",
+                f"{study['network']}, {study['data']}",
+                f"{examples:,}" if examples else "70 % of the series",
+                str(study["batch"] or {"forecaster": 32}.get(study["network"], 128)),
+                *(f"{x[0]:,} to {x[-1]:,}" if len(x) > 1 else f"{x[0]:,}" for x in (epochs, steps)),
+                str(sum(len(setup["curves"]) for setup in setups.values())),
+                ", ".join(f"`{x}`" for x in platforms),
+            ]
+        )
+    titles = ["study", "network, data", "training examples", "batch", "epochs", "steps"]
+    return table([*titles, "runs", "platforms"], rows).replace("---:", "---")
+
+
+def chen() -> str:
+    """By study and setup: how many pairs are the same, and how far others are apart."""
+    rows = []
+    for name, found in _chen():
+        for setup, result in found["setups"].items():
+            x = result["summary"]
+            epochs = sum(max(pair["epochs"]) for pair in result["pairs"])
+            if "accuracy" in x:
+                largest = [
+                    f"{100 * x[key]['largest']:.2f} %"
+                    for key in ("accuracy", "accuracy of classes")
+                ]
+            else:
+                largest = [f"{x['mean absolute error']['largest']:.3g} (error)", ""]
+            rows.append(
+                [
+                    f"{name}, {setup}",
+                    f"{x['identical bits']} of {x['pairs']}",
+                    f"{x['identical by the criteria']} of {x['pairs']}",
+                    f"{x['losses']} of {epochs}",
+                    f"{x['predictions']['largest']:.0f}",
+                    *largest,
+                ]
+            )
+    titles = ["study, setup", "pairs with the same bits", "the same by the criteria"]
+    titles += ["losses that differ", "most predictions that differ", "accuracy", "of a class"]
+    return table(titles, rows)
+
+
+#: Hours of training without and with what makes it deterministic, on a Tesla P100: table 3 of Chen
+#: et al. 2022.
+_CHEN_HOURS = {
+    "lenet1": (0.017, 0.023),
+    "lenet4": (0.019, 0.027),
+    "lenet5": (0.021, 0.028),
+    "resnet38": (1.243, 1.561),
+    "resnet56": (1.752, 2.179),
+    "wrn-28-10": (7.08, 14.979),
+}
+
+
+def cost() -> str:
+    rows = []
+    for name, x in _study("cost")["networks"].items():
+        papers = _CHEN_HOURS.get(name)
+        rows.append(
+            [
+                name,
+                f"{x['parameters']:,}",
+                str(x["batch"]),
+                *(f"{1e3 * x['step'][way]:.2f}" for way in ("plain", "repjax")),
+                f"{x['ratio']:.2f}",
+                f"{papers[1] / papers[0]:.2f}" if papers else "not stated",
+            ]
+        )
+    titles = ["network", "parameters", "batch", "plain, ms", "repjax, ms", "ratio"]
+    return table([*titles, "the paper's ratio, on a GPU"], rows)
+
+
+def cost_measured() -> str:
+    x = _study("cost")
+    where = f"{x['cores']} cores, jax {x['jax']}, {x['cpu products']}, {x['date']}"
+    return f"Measured on {where}; load before: {x['load before']}. {x['note']}".strip()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
+        *(chen_runs, chen, cost, cost_measured),
     )
-}
+} | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 
 
 def filled(page: str) -> str:

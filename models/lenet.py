@@ -22,8 +22,9 @@ The layers come from the ``layers`` field, a namespace with ``Conv``, ``Dense``,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -62,22 +63,25 @@ class LeNet(nn.Module):
       activation: "tanh" (the paper's kind) or "relu".
       pool: "avg" (the paper's kind) or "max", over 2x2 windows with stride 2.
       layers: the namespace of the layers, `flax.linen` or `repjax.nn`.
+      kernel_init: initial weights; :func:`uniform_fan_in` is the paper's, and later studies take
+        `flax.linen.initializers.glorot_uniform()`.
     """
 
     classes: int = 10
     activation: str = "tanh"
     pool: str = "avg"
     layers: ModuleType = nn
+    kernel_init: Callable[..., Any] = uniform_fan_in
 
     input_shape: ClassVar[tuple[int, int, int]]
 
     def _conv(self, features, name):
         return self.layers.Conv(
-            features, (5, 5), padding="VALID", kernel_init=uniform_fan_in, name=name
+            features, (5, 5), padding="VALID", kernel_init=self.kernel_init, name=name
         )
 
     def _dense(self, features, name):
-        return self.layers.Dense(features, kernel_init=uniform_fan_in, name=name)
+        return self.layers.Dense(features, kernel_init=self.kernel_init, name=name)
 
     def _activate(self, x):
         _check_choice("activation", self.activation, ACTIVATIONS)

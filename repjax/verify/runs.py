@@ -205,8 +205,12 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except RunError:
+            if kind is None:  # else what was wrong first is raised
+                raise
 
     def close(self) -> None:
         """Close the log.  Without :meth:`finish` the run counts as interrupted."""

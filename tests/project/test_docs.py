@@ -144,7 +144,7 @@ def test_links_lead_somewhere(page):
 
 
 def _sources() -> list[pathlib.Path]:
-    folders = ("repjax", "primitives", "models", "tests", "benchmarks", "examples")
+    folders = ("repjax", "primitives", "models", "tests", "benchmarks", "examples", "studies")
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py")] + PAGES
 
 

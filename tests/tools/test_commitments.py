@@ -232,6 +232,15 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path):
     assert [*read_run(tmp_path / "run").steps] == [0]
 
 
+def test_what_went_wrong_first_in_the_background_is_raised(tmp_path):
+    with pytest.raises(TypeError, match="received type str"):  # noqa: SIM117
+        with Run(tmp_path / "run", background=True) as run:
+            run.step(0, params="no array")
+            run.step(1, params=np.zeros(3))
+            run._waiting[-1].exception()  # both have been tried
+            run.epoch(1.0)
+
+
 def test_a_donated_array_in_the_background(tmp_path):
     run = Run(tmp_path / "run", background=True)
     x = jnp.zeros(3)

@@ -25,7 +25,7 @@ struct Chains {
   int lanes;
   int vectors;
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
-  Tile<float, float> (*tile_across_for)(int64_t rows);
+  Tile<float, float> (*tile_across_for)(int64_t rows, int vectors);
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);
