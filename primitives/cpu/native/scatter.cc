@@ -1,18 +1,21 @@
 // Scatter-add of rows of float32 (repjax_scatter_add).
 //
-//   out[r, c] = operand[r, c] + the exact sum of updates[k, c] over the k with rows[k] = r
+//   out[r, c] = operand[r, c] + the sum of updates[k, c] over the k with rows[k] = r
 //
 // The result is where the operand was, so that rows without updates are not touched.
 // The bits are those of repjax.primitives.operations.scatter: no order of the updates matters.
 
 #include "axes.h"
+#include "exact.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -37,8 +40,10 @@ struct Problem {
   bool inside(int64_t k) const { return row[k] >= 0 && row[k] < n; }
 };
 
-// Rows by the lists of their updates: all rows, or those of which `only` is not 0.
-void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
+// Calls row(r, at, count) for each row, by the lists of its updates: those of all rows, or of rows of
+// which `only` is not 0.
+template <class Row>
+void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
   const auto takes = [&](int64_t k) { return p.inside(k) && (!only || only[p.row[k]]); };
   std::vector<int32_t> first(p.n + 1);
   for (int64_t k = 0; k < p.windows; ++k) {
@@ -51,13 +56,62 @@ void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, co
   }
   const int64_t together = std::max<int64_t>(1, kBlock / p.width);
   share(pool, blocks_of(p.n, together), 2.0 * first[p.n] * p.width, kThread, [&](int64_t block) {
-    const IeeeArithmetic ieee;
     const int64_t end = std::min(p.n, (block + 1) * together);
     for (int64_t r = block * together; r < end; ++r) {
-      const int64_t count = first[r + 1] - first[r];
-      float* const to = p.out + r * p.width;
-      const int32_t* const at = order.data() + first[r];
-      if (count > 0) set.add(to, p.updates, at, count, p.width, p.precision, to);
+      row(r, order.data() + first[r], first[r + 1] - first[r]);
+    }
+  });
+}
+
+void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
+  for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
+    const IeeeArithmetic ieee;
+    float* const to = p.out + r * p.width;
+    if (count > 0) set.add(to, p.updates, at, count, p.width, p.precision, to);
+  });
+}
+
+// The exact sums of the elements of a row and of their updates, rounded once, to nearest or to odd.
+void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, double slack, bool odd) {
+  for_rows(pool, p, nullptr, [&](int64_t r, const int32_t* at, int64_t count) {
+    constexpr int64_t kColumns = 64;
+    const IeeeArithmetic ieee(true);
+    for (int64_t c = 0; c < p.width; c += kColumns) {
+      const int64_t here = std::min(kColumns, p.width - c);
+      float* const to = p.out + r * p.width + c;
+      const float* const from = p.updates + c;
+      double sums[kColumns], magnitudes[kColumns], lost[kColumns] = {};
+      float before[kColumns];
+      for (int64_t j = 0; j < here; ++j) {
+        before[j] = to[j];
+        sums[j] = before[j];
+        magnitudes[j] = std::fabs(before[j]);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const float* const u = from + at[i] * p.width;
+        for (int64_t j = 0; j < here; ++j) {
+          const double x = sums[j], y = u[j], s = x + y, of_y = s - x;
+          sums[j] = s;
+          lost[j] += std::fabs((x - (s - of_y)) + (y - of_y));
+          magnitudes[j] += std::fabs(y);
+        }
+      }
+      int32_t unsure[kColumns];
+      const double unit = (count + kMoreTerms) * kUnit * slack;
+      const int64_t left = set.round_sure[odd](sums, here, unit, magnitudes, to, unsure);
+      for (int64_t l = 0; l < left; ++l) {
+        const int64_t j = unsure[l];
+        if (!std::isfinite(sums[j]) || lost[j] == 0) {
+          set.round_one[odd](sums[j], to + j);
+          continue;
+        }
+        to[j] = exactly(set, count + 1, odd, [&](int64_t k, int64_t terms, float* a, float*) {
+          for (int64_t i = 0; i < terms; ++i) {
+            a[i] = k + i == 0 ? before[j] : from[at[k + i - 1] * p.width + j];
+          }
+          return Factors{a, nullptr};
+        });
+      }
     }
   });
 }
@@ -96,7 +150,7 @@ void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, 
 // Rows out of bounds are left out.
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buffer<ffi::S32> rows,
                   ffi::Buffer<ffi::F32> updates, int64_t width, int64_t precision,
-                  ffi::ResultBuffer<ffi::F32> out) {
+                  std::string_view order, double slack, ffi::ResultBuffer<ffi::F32> out) {
   const int64_t size = operand.element_count(), windows = rows.element_count();
   if (width < 1 || size % width || int64_t(updates.element_count()) != windows * width) {
     return ffi::Error::InvalidArgument("expected an operand [n, width] and updates [k, width]");
@@ -106,6 +160,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
   }
   const Problem p = {updates.typed_data(), rows.typed_data(), size / width,     windows,
                      width,                int(precision),    out->typed_data()};
+  if (order != "order_independent") {
+    add_exactly(&pool, p, instruction_set().exact, slack, order == "exact, odd");
+    return ffi::Error::Success();
+  }
   const Scatter& set = instruction_set().scatter;
   const int64_t of_row = round_up(width * 16 + 4, 8);
   if (p.n <= 2 * windows && (width < kNarrow || p.n * of_row <= kTable)) {
@@ -127,4 +185,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_scatter_add, repjax::handle,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<int64_t>("width")
                                   .Attr<int64_t>("precision")
+                                  .Attr<std::string_view>("order")
+                                  .Attr<double>("slack")
                                   .Ret<ffi::Buffer<ffi::F32>>());
