@@ -33,7 +33,8 @@ def raw_data(rng, shape, subnormal=0.05):
 # --- the kernel ---------------------------------------------------------------------------
 
 #: Rows, terms and columns: single outputs; few rows, whose right operand is not packed; many.
-SHAPES = [(1, 300, 1), (1, 300, 70), (3, 257, 530), (1, 33, 17), (12, 40, 64), (40, 270, 33)]
+SHAPES = [(1, 300, 1), (1, 300, 70), (3, 257, 530), (1, 33, 17), (2, 70, 48), (12, 40, 64)]
+SHAPES += [(40, 270, 33)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -6,6 +6,7 @@
 // most n * 2**(E - precision - 1); and the former is off by at most n**2 * 2**(E - 52), since it is
 // smaller than n * 2**(E + 1).
 
+//
 // Updates need not be canonical: subnormal ones are zeros here, of either sign, which no sum tells.
 
 typedef uint32_t UnsignedHalf __attribute__((vector_size(2 * kLanes)));
@@ -29,8 +30,12 @@ typedef Updates<Wide, several::BitsPart, UnsignedHalf> UpdatesOfColumns;
 typedef Updates<double, int32_t, uint32_t> UpdatesOfOne;
 
 // 2**exponent.
-static inline Wide power_of_two(several::LongPart exponent) { return as<Wide>((exponent + 1023) << 52); }
-static inline double power_of_two(int64_t exponent) { return as<double>((exponent + 1023) << 52); }
+static inline Wide power_of_two(several::LongPart exponent) {
+  return as<Wide>((exponent + 1023) << 52);
+}
+static inline double power_of_two(int64_t exponent) {
+  return as<double>((exponent + 1023) << 52);
+}
 
 // The rounded sums, as bits, and whether they are surely those on the grids: all bits, or none.
 static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
@@ -68,7 +73,7 @@ static inline bool round_sums(const UpdatesOfOne& u, double n, int precision, in
   return (exact || alike) && u.largest < 0x7F800000;
 }
 
-// The sum of updates[at[i]] over i < count, columns of a row `width` apart, on the grid.
+// The sums of load(i) over i < count, on the grids.
 template <class Load>
 static inline several::BitsPart sum_on_grid(Load load, int64_t count, int precision) {
   using several::BitsPart;

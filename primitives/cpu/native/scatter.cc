@@ -65,9 +65,10 @@ void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row
 
 void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
   for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
+    if (count == 0) return;
     const IeeeArithmetic ieee;
     float* const to = p.out + r * p.width;
-    if (count > 0) set.add(to, p.updates, at, count, p.width, p.precision, to);
+    set.add(to, p.updates, at, count, p.width, p.precision, to);
   });
 }
 
