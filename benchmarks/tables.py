@@ -265,7 +265,7 @@ def _study(name: str) -> dict[str, Any]:
 
 
 def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The studies of Chen et al. by name, those of images first, the largest network last."""
+    """The studies of Chen et al. that were run, by name, those of images first."""
     order = (
         "lenet1",
         "lenet5",
