@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
+import re
 import runpy
 import sys
 import sysconfig
@@ -46,6 +47,15 @@ def headers() -> pathlib.Path | None:
             "(python release/headers.py)"
         )
     return None
+
+
+def first_page() -> str:
+    """README.md with links and pictures that lead somewhere from a page of PyPI, too."""
+    project = "https://github.com/repjax/repjax"
+    here = r"\]\((?!\w+:|#)([^)\s]+)\)"
+    text = pathlib.Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(rf"(!\[[^\]]*){here}", rf"\1]({project}/raw/main/\2)", text)
+    return re.sub(here, rf"]({project}/blob/main/\1)", text)
 
 
 class BuildLibraries(build_ext):
@@ -90,6 +100,8 @@ shim = Extension(
 )
 
 setup(
+    long_description=first_page(),
+    long_description_content_type="text/markdown",
     ext_modules=[kernels, *([shim] if IS_LINUX else [])],
     cmdclass={"build_ext": BuildLibraries, "bdist_wheel": AnyPython},
 )

@@ -17,6 +17,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import study_tables
+
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 STUDIES = ROOT / "studies" / "results"
@@ -378,7 +380,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured),
     )
-}
+} | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 
 
 def filled(page: str) -> str:

@@ -2,6 +2,7 @@
 
 from repjax.models.forecaster import Forecaster
 from repjax.models.gpt import GPT
+from repjax.models.graphsage import GraphSAGE
 from repjax.models.language import log_probs
 from repjax.models.lenet import LeNet1, LeNet4, LeNet5
 from repjax.models.llama import Llama
@@ -10,6 +11,7 @@ from repjax.models.resnet import ResNet38, ResNet56, WideResNet28x10
 __all__ = [
     "GPT",
     "Forecaster",
+    "GraphSAGE",
     "LeNet1",
     "LeNet4",
     "LeNet5",

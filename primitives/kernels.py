@@ -18,7 +18,7 @@ from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.tables import KERNELS, Kernel
 from repjax.primitives.cpu import bodies, groups, library, linalg, products, rows, scatter, sums
-from repjax.primitives.fusion.entries import in_entries, raw_dot_general_p
+from repjax.primitives.fusion.entries import in_entries, raw_dot_general_p, raw_scatter_add_p
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
@@ -58,6 +58,7 @@ _IN_PARTS = {
 #: The C++ library, for what a device computes by itself.
 _ON_ONE_DEVICE = {
     scatter_add_p: scatter.scatter_add,
+    raw_scatter_add_p: scatter.scatter_add,
     factorizations.triangular_solve_p: linalg.triangular_solve,
     factorizations.cholesky_p: linalg.cholesky,
     factorizations.lu_p: linalg.lu,

@@ -1,11 +1,12 @@
-"""The pictures of docs/studies.md, drawn of the results of ``studies/chen.py``.
+"""The pictures of docs/studies.md, drawn of the results of the studies.
 
     python studies/pictures.py
 
-A picture shows one study: above, the losses and the accuracies (or the validation errors) of all
-runs of two setups by epoch; below, by how much the losses of a pair's two runs differ, and at which
-step the bits of a pair's parameters first differ.  Where nothing differs, a line is at 0 and a pair
-has no point.  Studies of one epoch have no picture.
+Those of ``studies/fpna.py`` and ``studies/workaround.py`` are drawn by modules of their own.  A
+picture of ``studies/chen.py`` shows one study: above, the losses and the accuracies (or the
+validation errors) of all runs of two setups by epoch; below, by how much the losses of a pair's two
+runs differ, and at which step the bits of a pair's parameters first differ.  Where nothing differs,
+a line is at 0 and a pair has no point.  Studies of one epoch have no picture.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import pathlib
 import sys
 from typing import Any
 
+import fpna_pictures
+import workaround_pictures
+
+from data import DataError
 from repjax.checkpoint import replacing
 from repjax.verify import plots
 
@@ -150,7 +155,13 @@ def main(argv=None) -> int:
             with replacing(picture) as file:
                 draw(result, file)
             print(picture)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        for part, name in (
+            (fpna_pictures, "fpna-*.json"),
+            (workaround_pictures, "workaround.json"),
+        ):
+            if any(options.results.glob(name)):
+                part.draw(options.results, options.output)
+    except (DataError, OSError, ValueError, KeyError, AttributeError) as error:
         print(f"pictures.py: {error}", file=sys.stderr)
         return 2
     return 0

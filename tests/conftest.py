@@ -31,6 +31,7 @@ OF_ONE_VERSION = {
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
+    *("fpna_study", "repdl_study", "torch_parameters", "workaround_study"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
     *("two_arguments", "window"),
     *("commitments", "build", "inspection", "manifest", "types", "workflows"),
@@ -46,6 +47,7 @@ SLOW = {
     "amx::test_in_emulation",
     "chen::test_cost",
     "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
+    "conformance::test_quick",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
@@ -118,6 +120,7 @@ SLOW = {
     "random::test_generators_of_integers_are_covered",
     "reinforcement_example::test_the_golden_output_on_another_machine",
     "repdl::test_training",
+    "repdl_study::test_the_hashes_are_repdls[SSE4_2 without kernels]",
     "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
     *(
         f"published::test_this_process[{name}]"
@@ -135,6 +138,8 @@ SLOW = {
     "structure::test_wheel_holds_every_package",
     "first_difference::test_plain_jax_on_two_instruction_sets",
     "first_difference::test_two_settings",
+    "workaround_study::test_platforms",
+    "workaround_study::test_the_whole_study",
     "x64::test_draws",
     "x64::test_training",
 }

@@ -20,6 +20,8 @@ REPOSITORY = "https://github.com/repjax/repjax"
 OUTSIDE = {"index.md": "README.md", "changelog.md": "CHANGELOG.md"}
 #: A link of Markdown, up to its end; code is left alone, because it has none of these.
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+#: A badge, with where it leads: a picture from elsewhere, which the site does without.
+BADGE = re.compile(r"^\[!\[[^\]]*\]\(https?:[^)]*\)\]\([^)]*\)\n", re.MULTILINE)
 
 
 def on_files(files, config):
@@ -38,6 +40,7 @@ def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith("reference/"):
         return markdown  # made for the site alone
     source = OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    markdown = BADGE.sub("", markdown)
     return LINK.sub(lambda link: _led(link, source, page.file.src_uri, files), markdown)
 
 

@@ -3,8 +3,8 @@
 Parameters of a model may fill the memory.  A pass that makes them canonical would take as long as
 all that a product of a few rows does with them, and as much memory again.  But making values
 canonical commutes with moving them, so that of a table only the rows that are taken need it; and
-the kernel of matrix products takes operands as they come, *raw*: it looks whether they are
-canonical as it reads them (``cpu/native/products.cc``).
+some kernels take operands as they come, *raw*: that of matrix products looks whether they are
+canonical as it reads them (``cpu/native/products.cc``), that of scatter-add makes updates so.
 
 :func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
 need nothing of the kind: they see an input made canonical as a view
@@ -27,15 +27,15 @@ from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
-from repjax.primitives.fusion.views import is_canonicalize, variables
+from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.products import dot_general_p
+from repjax.primitives.operations.scatter import scatter_add_p
 
 #: Elements of an input for which another pass is not worth the trouble.
 SMALL = 1 << 14
 
-#: Operations that take elements of their first operand, and those that keep all of them.
+#: Operations that take elements of their first operand.
 _TAKING = frozenset(("gather", "slice", "dynamic_slice"))
-_KEEPING = frozenset(["reshape", "squeeze", "expand_dims", "transpose", "rev", "copy", "copy_p"])
 
 
 class _Raw:
@@ -86,7 +86,7 @@ def _bind(equation, operands) -> list[Any]:
 
 
 def _is_move(equation) -> bool:
-    return equation.primitive.name in _TAKING | _KEEPING
+    return is_move(equation) or equation.primitive.name == "gather"
 
 
 def _is_product(equation) -> bool:
@@ -97,6 +97,12 @@ def _is_product(equation) -> bool:
         and equation.params["contraction"] == "sequential"
         and all(dtype == np.float32 for dtype in types)
     )
+
+
+def _is_raw_update(equation, position: int) -> bool:
+    """Whether the operand is updates that the kernel of scatter-add takes raw."""
+    is_scatter = equation.primitive is scatter_add_p and "accumulation" not in equation.params
+    return is_scatter and position == 2 and equation.invars[2].aval.dtype == np.float32
 
 
 def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
@@ -121,7 +127,7 @@ def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
 
 def _takes_raw(equation, position: int) -> bool:
     """Whether an equation takes this operand raw, in the programs in it too."""
-    if _is_product(equation):
+    if _is_product(equation) or _is_raw_update(equation, position):
         return True
     bodies = [(body, places[position]) for _, body, places in _bodies(equation)]
     inside = [(body, place) for body, place in bodies if place is not None]
@@ -172,6 +178,11 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
             results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
         elif any(raw) and _is_product(equation):
             results = [_product(seen, **equation.params)]
+        elif raw[2:] == [True] and _is_raw_update(equation, 2):
+            operands = [*map(read, equation.invars[:2]), seen[2].raw]
+            results = [
+                raw_scatter_add_p.bind(*operands, raw=(False, False, True), **equation.params)
+            ]
         elif any(raw) and raw[0] and _is_move(equation):
             results = [seen[0].moved(equation, list(map(read, equation.invars[1:])))]
         else:
@@ -249,30 +260,39 @@ def _as_it_lies(x: _Raw, contracting, batch):
     return x.raw, [contracting, batch]
 
 
-def _equations(lhs, rhs, *, raw, **params):
-    operands = [canonicalize(x) if is_raw else x for x, is_raw in zip((lhs, rhs), raw, strict=True)]
-    return dot_general_p.bind(*operands, **params)
+def _equations(*operands, primitive, raw, **params):
+    operands = [canonicalize(x) if is_raw else x for x, is_raw in zip(operands, raw, strict=True)]
+    return primitive.bind(*operands, **params)
 
 
-def _lower(ctx, *operands, platform=None, **params):
+def _lower(ctx, *operands, primitive, equations, platform=None, **params):
     """To the kernel, where there is one, else to the equations."""
-    kernel = kernel_for(raw_dot_general_p, platform, ctx) if platform else None
+    kernel = kernel_for(primitive, platform, ctx) if platform else None
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=False, **params)
     with settled():
-        return mlir.lower_fun(_equations, multiple_results=False)(ctx, *operands, **params)
+        return mlir.lower_fun(equations, multiple_results=False)(ctx, *operands, **params)
 
 
-def _batch(operands, dimensions, **params):
-    function = functools.partial(_equations, **params)
+def _batch(operands, dimensions, *, equations, **params):
+    function = functools.partial(equations, **params)
     return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
 
 
-raw_dot_general_p = Primitive(PREFIX + "raw_dot_general")
-raw_dot_general_p.def_impl(_equations)
-raw_dot_general_p.def_abstract_eval(
-    lambda *avals, raw, **params: dot_general_p.abstract_eval(*avals, **params)[0]
-)
-mlir.register_lowering(raw_dot_general_p, _lower)
-mlir.register_lowering(raw_dot_general_p, functools.partial(_lower, platform="cpu"), platform="cpu")
-batching.primitive_batchers[raw_dot_general_p] = _batch
+def _of_raw_operands(primitive: Primitive) -> Primitive:
+    """The primitive of operands of which those that ``raw`` says need not be canonical."""
+    result = Primitive(PREFIX + "raw_" + primitive.name.removeprefix(PREFIX))
+    equations = functools.partial(_equations, primitive=primitive)
+    result.def_impl(equations)
+    result.def_abstract_eval(
+        lambda *avals, raw, **params: primitive.abstract_eval(*avals, **params)[0]
+    )
+    lower = functools.partial(_lower, primitive=result, equations=equations)
+    mlir.register_lowering(result, lower)
+    mlir.register_lowering(result, functools.partial(lower, platform="cpu"), platform="cpu")
+    batching.primitive_batchers[result] = functools.partial(_batch, equations=equations)
+    return result
+
+
+raw_dot_general_p = _of_raw_operands(dot_general_p)
+raw_scatter_add_p = _of_raw_operands(scatter_add_p)

@@ -41,9 +41,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
-from repjax.primitives.core import canonical
 from repjax.primitives.core.define import (
-    define,
     is_for_export,
     is_for_one_device,
     is_for_several_devices,
@@ -53,6 +51,7 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
+from repjax.primitives.fusion.exits import with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.names import Names
 from repjax.primitives.fusion.views import (
@@ -439,7 +438,7 @@ _LONG = 32
 _CALLS = frozenset(
     PREFIX + name
     for name in (
-        *("dot_general", "raw_dot_general", "conv_general_dilated", "rows"),
+        *("dot_general", "raw_dot_general", "conv_general_dilated", "ended", "rows"),
         *("reduce_sum", "reduce_max", "reduce_min"),
     )
 )
@@ -514,39 +513,8 @@ def _compute(step: Group | Sum | tuple[Group, ...], see):
 def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    jaxpr = ClosedJaxpr(_with_results_shared(jaxpr, kernels), consts)
+    jaxpr = ClosedJaxpr(with_exits(jaxpr, kernels), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
-
-
-def _with_results_shared(jaxpr, kernels: Kernels):
-    """The program in which equations read results as they leave it.
-
-    What is returned has one NaN.  If others read what has not yet, XLA computes that twice, and
-    cannot write the result where an operand was that has been given to it (``donate_argnums``).
-    """
-    are_elementwise = (e for e in jaxpr.eqns if kernels.is_elementwise(e))
-    made = {v for e in are_elementwise if not is_canonicalize(e) for v in e.outvars}
-    returned = set(variables(jaxpr.outvars))
-    leaving: dict[Any, list[Any]] = {}  # for what is made, the equations by which it leaves
-    for equation in jaxpr.eqns:
-        if is_canonicalize(equation) and equation.outvars[0] in returned:
-            for x in made.intersection(variables(equation.invars)):
-                leaving.setdefault(x, []).append(equation)
-    left = {id(e) for equations in leaving.values() for e in equations}
-    read = {}  # what to read in the place of a variable
-    for x, (first, *others) in leaving.items():
-        read |= dict.fromkeys((x, *(e.outvars[0] for e in others)), first.outvars[0])
-
-    def renamed(atoms):
-        return [v if isinstance(v, Literal) else read.get(v, v) for v in atoms]
-
-    equations = []
-    for equation in jaxpr.eqns:
-        if id(equation) not in left:
-            equations.append(equation.replace(invars=renamed(equation.invars)))
-        for x in leaving.keys() & set(equation.outvars):
-            equations.append(leaving[x][0].replace(primitive=leave_p))
-    return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars))
 
 
 # --- the primitive ----------------------------------------------------------------------
@@ -614,9 +582,6 @@ def _batch_sum(operands, dimensions, *, sum: Sum):
     (result,) = in_groups(batched, sum.group.kernels, *operands)
     return result, 0
 
-
-#: Makes results canonical that are so except for their NaNs.
-leave_p = define("leave", canonical.one_nan, lambda x: x, halves=None)
 
 groups_p = Primitive(PREFIX + "groups")
 groups_p.multiple_results = True

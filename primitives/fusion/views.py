@@ -76,6 +76,26 @@ def view_of(equation, views, may_enter: bool) -> View | None:
     return None if steps is None else dataclasses.replace(view, steps=steps)
 
 
+#: Operations that take elements of their first operand in some order, all of them or fewer.
+MOVES = frozenset(
+    [
+        "slice",
+        "dynamic_slice",
+        "reshape",
+        "squeeze",
+        "expand_dims",
+        "transpose",
+        "rev",
+        "copy",
+        "copy_p",
+    ]
+)
+
+
+def is_move(equation) -> bool:
+    return equation.primitive.name in MOVES
+
+
 def is_canonicalize(equation) -> bool:
     return equation.primitive.name == _CANONICALIZE
 

@@ -27,11 +27,24 @@ the holes of its input gradient take part here, 0 * inf = NaN, and are left out 
 value is used in three places or more, the order in which their cotangents are added is JAX's,
 not PyTorch's.
 
+**Beyond RepDL.**  ``layer_norm``, ``gelu``, ``silu``, ``embedding``, ``attention``, ``adamw`` and
+``sgd``, which it has not got, are graphs of the same kind; ``docs/repdl.md`` has the operations of
+PyTorch that each equals.  :class:`Generator`, ``init_linear`` and ``init_conv2d`` begin with
+PyTorch's initial weights; ``from_state_dict``, ``to_state_dict`` and ``torch_hash`` carry
+parameters over and compare them.
+
 The functions work as those of :mod:`repjax.lax` do: eagerly, under ``jit``, ``vmap`` and
 ``grad`` (reverse mode), inside ``repjax.reproducible`` and under the switch.
 """
 
-from repjax.repdl.graphs import adam as adam
+from repjax.repdl.beyond import attention as attention
+from repjax.repdl.beyond import embedding as embedding
+from repjax.repdl.beyond import gelu as gelu
+from repjax.repdl.beyond import layer_norm as layer_norm
+from repjax.repdl.beyond import silu as silu
+from repjax.repdl.generator import Generator as Generator
+from repjax.repdl.generator import init_conv2d as init_conv2d
+from repjax.repdl.generator import init_linear as init_linear
 from repjax.repdl.graphs import batch_norm as batch_norm
 from repjax.repdl.graphs import conv2d as conv2d
 from repjax.repdl.graphs import cross_entropy as cross_entropy
@@ -41,8 +54,16 @@ from repjax.repdl.graphs import mean as mean
 from repjax.repdl.graphs import relu as relu
 from repjax.repdl.graphs import softmax as softmax
 from repjax.repdl.graphs import sum as sum
+from repjax.repdl.optimizers import adam as adam
+from repjax.repdl.optimizers import adamw as adamw
+from repjax.repdl.optimizers import sgd as sgd
+from repjax.repdl.states import from_state_dict as from_state_dict
+from repjax.repdl.states import to_state_dict as to_state_dict
+from repjax.repdl.states import torch_hash as torch_hash
 
 __all__ = [
-    *("adam", "batch_norm", "conv2d", "cross_entropy", "linear", "max_pool2d", "mean", "relu"),
-    *("softmax", "sum"),
+    *("adam", "adamw", "attention", "batch_norm", "conv2d", "cross_entropy"),
+    *("embedding", "from_state_dict", "gelu", "Generator", "init_conv2d", "init_linear"),
+    *("layer_norm", "linear", "max_pool2d", "mean", "relu", "sgd"),
+    *("silu", "softmax", "sum", "to_state_dict", "torch_hash"),
 ]

@@ -1,78 +1,29 @@
-"""The functions of :mod:`repjax.repdl`, whose docstring has the notation."""
+"""RepDL's layers and losses; the docstring of :mod:`repjax.repdl` has the notation."""
 
 from __future__ import annotations
 
 import functools
-import math
 import operator
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax import lax
 from jax import numpy as jnp
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from repjax.explicit import explicit
-from repjax.lax import fma
-from repjax.optim import reproducible
-from repjax.primitives.operations.decay import decayed_quotient_p, decayed_root_p
-
-_in_order = functools.partial(explicit, accumulation="sequential", contraction="sequential")
-
-
-def _with_gradient(forward: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """``forward`` with the cotangents ``gradient(args, cotangent)`` of its arguments."""
-    forward, gradient = _in_order(forward), _in_order(gradient)
-    function = jax.custom_vjp(forward)
-    function.defvjp(lambda *args: (forward(*args), args), gradient)
-    return function
-
-
-#: Ranks of an argument: any, or None for one that may be left out.
-_ANY = range(100)
-
-
-def _arrays(name: str, expected: str, given, ranks):
-    """The arguments as JAX arrays (or None), or TypeError: float32, each of one of its ranks."""
-    arrays = [None if x is None else jnp.asarray(x) for x in given]
-    float32 = np.dtype(np.float32)
-    found = (None if x is None else x.ndim for x in arrays)
-    if any(getattr(x, "dtype", float32) != float32 for x in (*given, *arrays)) or not all(
-        map(operator.contains, ranks, found)
-    ):
-        _refuse(name, expected, *given)
-    return arrays
-
-
-def _refuse(name: str, expected: str, *given):
-    received = ", ".join(
-        "None" if x is None else f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x))}"
-        for x in given
-    )
-    raise TypeError(
-        f"repjax.repdl.{name}: expected {expected}; received {received}; convert with "
-        ".astype, reshape or transpose (the layouts are PyTorch's)"
-    )
-
+from repjax.repdl.define import ANY, arrays, factor, in_order, refuse, with_gradient
 
 # --- sums -----------------------------------------------------------------------------
 
 
-def _factor(shape, axes) -> np.float32:
-    return np.float32(1.0 / math.prod(shape[a] for a in axes))
-
-
 def _mean(x, axes):
-    return jnp.sum(x, axes) * _factor(x.shape, axes)
+    return jnp.sum(x, axes) * factor(x.shape, axes)
 
 
 @functools.cache
 def _reduction(shape, axes, average: bool):
     kept = tuple(1 if a in axes else n for a, n in enumerate(shape))
-    scale = _factor(shape, axes) if average else None
+    scale = factor(shape, axes) if average else None
 
     def forward(x):
         return _mean(x, axes) if average else jnp.sum(x, axes)
@@ -81,11 +32,11 @@ def _reduction(shape, axes, average: bool):
         g = g if scale is None else g * scale
         return (jnp.broadcast_to(jnp.reshape(g, kept), shape),)
 
-    return _with_gradient(forward, gradient)
+    return with_gradient(forward, gradient)
 
 
 def _reduce(name: str, x, axis, average: bool):
-    (x,) = _arrays(name, "a float32 array", [x], [_ANY])
+    (x,) = arrays(name, "a float32 array", [x], [ANY])
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if average and 0 in (x.shape[a] for a in axes):
         raise ValueError(
@@ -132,7 +83,7 @@ def _linear_gradient(args, g):
     )
 
 
-_linear = _with_gradient(_linear, _linear_gradient)
+_linear = with_gradient(_linear, _linear_gradient)
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -151,10 +102,10 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     """
     expected = "float32 x[batch, in], weight[out, in] and bias[out]"
     given = x, weight, bias
-    x, weight, bias = _arrays("linear", expected, given, [(2,), (2,), (1, None)])
+    x, weight, bias = arrays("linear", expected, given, [(2,), (2,), (1, None)])
     outs, ins = weight.shape
     if x.shape[1] != ins or (bias is not None and bias.shape != (outs,)):
-        _refuse("linear", expected, *given)
+        refuse("linear", expected, *given)
     return _linear(x, weight, bias)
 
 
@@ -219,7 +170,7 @@ def _conv2d(stride, padding, dilation):
             None if bias is None else jnp.sum(g, (0, 2, 3)),
         )
 
-    return _with_gradient(forward, gradient)
+    return with_gradient(forward, gradient)
 
 
 def conv2d(
@@ -259,7 +210,7 @@ def conv2d(
         "width] not larger than the padded image, and bias[out], in and out multiples of groups"
     )
     given = x, weight, bias
-    x, weight, bias = _arrays("conv2d", expected, given, [(4,), (4,), (1, None)])
+    x, weight, bias = arrays("conv2d", expected, given, [(4,), (4,), (1, None)])
     stride, padding, dilation = (
         _pair(*pair)
         for pair in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
@@ -276,7 +227,7 @@ def conv2d(
         or x.shape[1] != features * groups
         or (bias is not None and bias.shape != (outs,))
     ):
-        _refuse("conv2d", expected, *given)
+        refuse("conv2d", expected, *given)
     convolve = _conv2d(stride, padding, dilation)
     if groups == 1:
         return convolve(x, weight, bias)
@@ -289,14 +240,12 @@ def conv2d(
     return jnp.reshape(y, (len(x), outs, *y.shape[3:]))
 
 
-_relu = _with_gradient(
-    lambda x: jnp.maximum(x, 0), lambda args, g: (jnp.where(args[0] <= 0, 0, g),)
-)
+_relu = with_gradient(lambda x: jnp.maximum(x, 0), lambda args, g: (jnp.where(args[0] <= 0, 0, g),))
 
 
 def relu(x: jax.Array) -> jax.Array:
     """max(x, 0), exact; gradient: 0 where x <= 0, else g.  PyTorch's; float32 of any shape."""
-    return _relu(*_arrays("relu", "a float32 array", [x], [_ANY]))
+    return _relu(*arrays("relu", "a float32 array", [x], [ANY]))
 
 
 def max_pool2d(
@@ -320,7 +269,7 @@ def max_pool2d(
       float32[batch, channels, ...]; windows that do not fit are left out.
     """
     expected = "a float32 array [batch, channels, height, width], not smaller than the window"
-    (x,) = _arrays("max_pool2d", expected, [x], [(4,)])
+    (x,) = arrays("max_pool2d", expected, [x], [(4,)])
     window = _pair("window", window, 1)
     stride = window if stride is None else _pair("stride", stride, 1)
     padding = _pair("padding", padding, 0)
@@ -330,7 +279,7 @@ def max_pool2d(
             f"received {padding}"
         )
     if any(x.shape[2 + i] + 2 * padding[i] < window[i] for i in range(2)):
-        _refuse("max_pool2d", expected, x)
+        refuse("max_pool2d", expected, x)
     return _max_pool(window, stride, padding)(x)
 
 
@@ -341,7 +290,7 @@ def _max_pool(window, stride, padding):
     def forward(x):
         return lax.reduce_window(x, -np.inf, lax.max, (1, 1, *window), (1, 1, *stride), pads)
 
-    return _in_order(forward)
+    return in_order(forward)
 
 
 def _along(v, ndim: int):
@@ -393,14 +342,14 @@ def _batch_norm(eps: float):
         direct, of_center, of_variance, of_weight, of_bias = _normalized_gradient(
             x, center, variance, weight, eps, g
         )
-        factor = _factor(x.shape, _axes(x))
+        scale = factor(x.shape, _axes(x))
         d = x - _along(center, x.ndim)
-        half = _along(of_variance * factor, x.ndim) * d
+        half = _along(of_variance * scale, x.ndim) * d
         of_d = half + half
-        of_center = (of_center + jnp.sum(-of_d, _axes(x))) * factor
+        of_center = (of_center + jnp.sum(-of_d, _axes(x))) * scale
         return direct + of_d + _along(of_center, x.ndim), of_weight, of_bias
 
-    return _with_gradient(forward, gradient)
+    return with_gradient(forward, gradient)
 
 
 @functools.cache
@@ -411,7 +360,7 @@ def _batch_norm_of_constants(eps: float):
     def gradient(args, g):
         return _normalized_gradient(*args[:4], eps, g)
 
-    return _with_gradient(forward, gradient)
+    return with_gradient(forward, gradient)
 
 
 def batch_norm(
@@ -452,10 +401,10 @@ def batch_norm(
     )
     given = x, weight, bias, mean, variance
     ranks = [(2, 4), (1,), (1,), (1, None), (1, None)]
-    x, weight, bias, mean, variance = _arrays("batch_norm", expected, given, ranks)
+    x, weight, bias, mean, variance = arrays("batch_norm", expected, given, ranks)
     sizes = [v.shape for v in (weight, bias, mean, variance) if v is not None]
     if set(sizes) != {x.shape[1:2]} or len(sizes) % 2:
-        _refuse("batch_norm", expected, *given)
+        refuse("batch_norm", expected, *given)
     if mean is None:
         return _batch_norm(float(eps))(x, weight, bias)
     return _batch_norm_of_constants(float(eps))(x, mean, variance, weight, bias)
@@ -468,17 +417,17 @@ def _shifted(x):
     return x - jnp.max(x, -1, keepdims=True)
 
 
-def _softmax_graph(x):
+def softmax_graph(x: jax.Array) -> jax.Array:
     e = jnp.exp(_shifted(x))
     return e / jnp.sum(e, -1, keepdims=True)
 
 
 def _softmax_gradient(args, g):
-    y = _softmax_graph(*args)
+    y = softmax_graph(*args)
     return (y * (g - jnp.sum(y * g, -1, keepdims=True)),)
 
 
-_softmax = _with_gradient(_softmax_graph, _softmax_gradient)
+_softmax = with_gradient(softmax_graph, _softmax_gradient)
 
 
 def softmax(x: jax.Array) -> jax.Array:
@@ -490,9 +439,9 @@ def softmax(x: jax.Array) -> jax.Array:
     float32[..., classes] in and out; RepDL has it for matrices.
     """
     expected = "a float32 array [..., classes]"
-    (x,) = _arrays("softmax", expected, [x], [_ANY[1:]])
+    (x,) = arrays("softmax", expected, [x], [ANY[1:]])
     if x.shape[-1] == 0:
-        _refuse("softmax", expected, x)
+        refuse("softmax", expected, x)
     return _softmax(x)
 
 
@@ -508,11 +457,11 @@ def _cross_entropy_gradient(args, g):
     logits, labels = args
     at_label = labels[:, None] == jnp.arange(logits.shape[1])[None]
     one_hot = jnp.where(at_label, np.float32(1), np.float32(0))
-    factor = _factor(logits.shape, (0,))
-    return (_softmax_graph(logits) - one_hot) * factor * g, None
+    scale = factor(logits.shape, (0,))
+    return (softmax_graph(logits) - one_hot) * scale * g, None
 
 
-_cross_entropy = _with_gradient(_cross_entropy, _cross_entropy_gradient)
+_cross_entropy = with_gradient(_cross_entropy, _cross_entropy_gradient)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -536,103 +485,12 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """
     expected = "float32 logits[batch, classes], neither empty, and integer labels[batch]"
     given = logits, labels
-    (logits,) = _arrays("cross_entropy", expected, [logits], [(2,)])
+    (logits,) = arrays("cross_entropy", expected, [logits], [(2,)])
     labels = jnp.asarray(labels)
     if (
         not jnp.issubdtype(labels.dtype, jnp.integer)
         or labels.shape != logits.shape[:1]
         or 0 in logits.shape
     ):
-        _refuse("cross_entropy", expected, *given)
+        refuse("cross_entropy", expected, *given)
     return _cross_entropy(logits, labels)
-
-
-# --- optimizer ------------------------------------------------------------------------
-
-
-def adam(
-    learning_rate: float,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    amsgrad: bool = False,
-) -> optax.GradientTransformation:
-    """Adam in RepDL's order, as an optax transformation with the state of ``optax.scale_by_adam``.
-
-    For a gradient g, parameter p, moments m and v, from +0, and step t = 1, 2, ...:
-
-        g = fma(weight_decay, p, g), if weight_decay is not 0
-        m = fma(1 - b1, g, rn(m * b1))
-        v = rn(rn(v * b2) + rn(rn(g * g) * (1 - b2)))
-        d = rn(rn(sqrt(v) / sqrt(1 - b2**t)) + eps)
-        update = rn(rn(m / d) * (-learning_rate / (1 - b1**t)))
-
-    and ``repjax.optim.apply_updates`` gives p = rn(p + update).  With ``amsgrad`` w = max(w, v),
-    from +0, takes the place of v in d, as in PyTorch; the state is that of
-    ``optax.scale_by_amsgrad``.
-
-    All constants are computed in float64, each operation rounded on its own, and then rounded to
-    float32; those with t too, also under ``jit``, where t is traced.  RepDL takes b**t from C's
-    ``pow``, here it is correctly rounded (``operations/decay.py``).  The two may differ in the last
-    bit of a float64, which seldom reaches the float32 constant: for b1 = 0.9, b2 = 0.999 and rates
-    1e-3 and 1e-2 all constants of the first 100,000 steps are those of CPython with glibc.
-
-    Args:
-      learning_rate, b1, b2, eps, weight_decay: Python floats.  For another learning rate, as
-        PyTorch's schedulers set them between steps, make another transformation: the state
-        of one serves all.
-      amsgrad: whether the second moment in d never decreases (Reddi, Kale and Kumar 2018).
-
-    Returns:
-      A transformation of float32 parameters.  ``update`` needs ``params`` if weight_decay is not 0.
-
-    Raises:
-      TypeError: a gradient is not float32, or ``amsgrad`` is no bool.
-      ValueError: a hyperparameter is out of range, or ``params`` are missing.
-    """
-    rates = {"b1": b1, "b2": b2}
-    if not all(isinstance(b, float | int) and 0 <= b < 1 for b in rates.values()):
-        raise ValueError(f"repjax.repdl.adam: expected b1 and b2 in [0, 1), received {rates}")
-    others = {"learning_rate": learning_rate, "eps": eps, "weight_decay": weight_decay}
-    if not all(isinstance(x, float | int) and 0 <= x < math.inf for x in others.values()):
-        raise ValueError(
-            f"repjax.repdl.adam: expected finite Python floats >= 0, received {others}; for a "
-            "schedule make one transformation for each rate"
-        )
-    if not isinstance(amsgrad, bool):
-        raise TypeError(f"repjax.repdl.adam: expected amsgrad True or False, received {amsgrad!r}")
-    b1, b2, learning_rate = float(b1), float(b2), float(learning_rate)
-    state_of = optax.ScaleByAmsgradState if amsgrad else optax.ScaleByAdamState
-
-    def init(params):
-        zeros = functools.partial(jax.tree.map, jnp.zeros_like)
-        moments = (zeros(params) for _ in range(3 if amsgrad else 2))
-        return state_of(jnp.zeros([], jnp.int32), *moments)
-
-    def update(gradients, state, params=None):
-        if params is None and weight_decay:
-            raise ValueError("repjax.repdl.adam: expected params with weight_decay, received None")
-        if wrong := {str(x.dtype) for x in jax.tree.leaves(gradients) if x.dtype != np.float32}:
-            raise TypeError(
-                f"repjax.repdl.adam: expected float32 gradients, received {wrong}; RepDL has no "
-                "other format"
-            )
-        if weight_decay:
-            gradients = jax.tree.map(
-                lambda g, p: fma(jnp.full_like(p, weight_decay), p, g), gradients, params
-            )
-        t = optax.safe_increment(state.count)
-        scale = decayed_quotient_p.bind(t, base=b1, numerator=-learning_rate)
-        root = decayed_root_p.bind(t, base=b2)
-        mu = jax.tree.map(
-            lambda g, m: fma(jnp.full_like(g, 1 - b1), g, m * b1), gradients, state.mu
-        )
-        nu = jax.tree.map(lambda g, v: v * b2 + g * g * (1 - b2), gradients, state.nu)
-        largest = (jax.tree.map(jnp.maximum, state.nu_max, nu),) if amsgrad else ()
-        updates = jax.tree.map(
-            lambda m, v: m / (jnp.sqrt(v) / root + eps) * scale, mu, *(largest or (nu,))
-        )
-        return updates, state_of(t, mu, nu, *largest)
-
-    return reproducible(optax.GradientTransformation(init, update))

@@ -3,8 +3,9 @@
 Every case of :mod:`repjax.verify.vectors`, and the training of LeNet-5, runs on the device that JAX
 has, and the digest of its results (:mod:`repjax.digests`) is compared with the golden one.
 The goldens, ``conformance.json``, were made on CPU; the hard inputs of the elementary functions
-stand there too.  Where a digest differs, the case runs once more on the CPU beside the device, to
-say which elements differ, and the first operation that does is found, with its operands
+stand there too.  ``--quick`` runs the cases of :data:`QUICK` alone, some of each kind.
+Where a digest differs, the case runs once more on the CPU beside the device, to say which elements
+differ, and the first operation that does is found, with its operands
 (:mod:`repjax.verify.narrow`).
 
 A product comes first, then cases in the order of what they tell, trainings last.  The report is
@@ -38,10 +39,26 @@ from repjax.primitives.cpu import library
 from repjax.primitives.gpu.devices import OLDEST
 from repjax.verify import vectors
 from repjax.verify.narrow import narrow
+from repjax.verify.progress import Bar
 from repjax.verify.prove import UsageError, write_json, write_text
 
 GOLDENS = pathlib.Path(__file__).with_suffix(".json")
 HARD_INPUTS = pathlib.Path(__file__).parents[2] / "tests" / "data" / "hard_inputs"
+#: The cases of ``--quick``: some of each kind, none that takes long with or without the kernels.
+QUICK = (
+    *("add", "div", "sqrt", "fma", "round to even"),
+    *("exp", "log", "pow", "sin", "tanh", "erf", "erf_inv", "logistic", "rsqrt"),
+    *("convert_element_type from float32", "convert_element_type from bfloat16"),
+    *("dot_general sequential", "dot_general order_independent", "dot_general exact"),
+    *("dot_general sequential, special values", "dot_general sequential, bfloat16"),
+    *("conv_general_dilated sequential", "conv_general_dilated sequential, gradients"),
+    *("reduce_sum pairwise rows", "reduce_sum pairwise columns", "reduce_sum sequential all"),
+    *("reduce_sum order_independent all", "reduce_sum exact all", "cumsum, cumprod sequential"),
+    *("rows, masked softmax and its gradient", "rows, layer norm of float32 and its gradients"),
+    *("pooling", "scatter, add", "embedding, gradient", "sort", "random numbers"),
+    *("linear algebra", "complex64", "LSTM, gradients, sequential", "gelu, gradient"),
+    "training of LeNet-5, sequential",
+)
 
 
 def check_device(device) -> None:
@@ -358,22 +375,29 @@ def add_command(commands) -> None:
         "and compare the results with goldens made on CPU. A product comes first, trainings last. "
         "Exit status: 0 if all bits are the same, 1 if not, 2 if the request cannot be met, or "
         "cases are left that did not run.",
-        epilog="example: repjax conformance --output results --minutes 10",
+        epilog="examples: repjax conformance --quick; repjax conformance --output results "
+        "--minutes 10",
     )
-    parser.add_argument(
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument(
         "--smoke", action="store_true", help="only the device, its kernels, and one product"
+    )
+    parts.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"only {len(QUICK)} cases, some of each kind, in seconds; on a terminal, with a bar",
     )
     parser.add_argument(
         "--output",
         type=pathlib.Path,
         metavar="DIR",
-        help="write DIR/conformance.json and .md after every case (with --smoke, DIR/smoke); with "
-        "--only, the other cases of a report that is there stay, if all is as it was",
+        help="write DIR/conformance.json and .md after every case (DIR/smoke or DIR/quick of those "
+        "parts); with --only, the other cases of a report that is there stay, if all is as it was",
     )
     parser.add_argument(
         "--minutes", type=minutes, default=math.inf, metavar="M", help="begin no case after them"
     )
-    parser.add_argument(
+    parts.add_argument(
         "--only", nargs="+", default=[""], metavar="PREFIX", help="cases whose names start so"
     )
     parser.add_argument(
@@ -397,6 +421,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         device = find_device()
         if arguments.write:
+            if arguments.smoke or arguments.quick:
+                raise UsageError(
+                    "--write: expected --only or nothing beside it, received --smoke or --quick; "
+                    "name the cases with --only"
+                )
             return _write_goldens(arguments.only, device)
         return _compare(arguments, device)
     except UsageError as error:
@@ -407,14 +436,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(arguments, device) -> int:
     goldens = load()
     every = [vectors.smoke()] if arguments.smoke else [*all_cases(goldens["hard_inputs"])]
-    chosen = [case for case in every if case.name.startswith(tuple(arguments.only))]
+    if arguments.quick:
+        chosen = [case for case in every if case.name in QUICK]
+    else:
+        chosen = [case for case in every if case.name.startswith(tuple(arguments.only))]
     if not chosen:
         raise UsageError(f"--only: expected the start of a case's name, received {arguments.only}")
     if missing := [case.name for case in chosen if case.name not in goldens["digests"]]:
         raise UsageError(f"expected goldens of {', '.join(missing)}; write them with --write")
     names = [case.name for case in chosen]
     found = environment(device)
-    path = arguments.output and arguments.output / ("smoke" if arguments.smoke else "conformance")
+    part = "smoke" if arguments.smoke else "quick" if arguments.quick else "conformance"
+    path = arguments.output and arguments.output / part
     before: dict[str, Any] = {"cases": {}, "not_run": []}
     if path and arguments.only != [""]:
         before = earlier(path, found)
@@ -432,31 +465,36 @@ def _compare(arguments, device) -> int:
     for line in _header(device, found):
         print(line, flush=True)
     stopped = ""
-    for number, case in enumerate(chosen, 1):
-        if time.monotonic() >= arguments.deadline:
-            stopped = f"--minutes: expected time for {len(chosen)} cases, {arguments.minutes:g} "
-            stopped += f"minutes were enough for {number - 1}"
-            break
-        save(running=case.name)
-        row, results = compare(case, goldens["digests"][case.name], device)
-        report["cases"][case.name] = row
-        report["not_run"].remove(case.name)
-        if results is not None:
-            save(running=f"{case.name}, to find where it differs")
-            row |= explain(case, goldens["digests"][case.name], results, device)
-        if case.name == "smoke":
-            row["kernels"] = kernels_or_why(case, device)
-        save()
-        result = "same" if row["same"] else f"DIFFERENT: {row['reason']}"
-        calls = f", it calls {row['kernels']}" if "kernels" in row else ""
-        print(f"{number}/{len(chosen)} {case.name}: {result}{calls}", flush=True)
-        for line in shown(row["narrowed"]) if "narrowed" in row else ():
-            print(f"    {line}", flush=True)
-        if "received" not in row and not works(device):
-            stopped = f"{case.name} failed, and the device computes nothing since: {row['reason']}"
-            break
+    with Bar(len(chosen), arguments.quick) as progress:
+        for number, case in enumerate(chosen, 1):
+            if time.monotonic() >= arguments.deadline:
+                stopped = (
+                    f"--minutes: expected time for {len(chosen)} cases, {arguments.minutes:g} "
+                )
+                stopped += f"minutes were enough for {number - 1}"
+                break
+            progress.show(number - 1, case.name)
+            save(running=case.name)
+            row, results = compare(case, goldens["digests"][case.name], device)
+            report["cases"][case.name] = row
+            report["not_run"].remove(case.name)
+            if results is not None:
+                save(running=f"{case.name}, to find where it differs")
+                row |= explain(case, goldens["digests"][case.name], results, device)
+            if case.name == "smoke":
+                row["kernels"] = kernels_or_why(case, device)
+            save()
+            if not (progress.drawn and row["same"]):
+                progress.clear()
+                _say(f"{number}/{len(chosen)} {case.name}", row)
+            if "received" not in row and not works(device):
+                stopped = f"{case.name} failed, and the device computes nothing since: "
+                stopped += row["reason"]
+                break
     save()
     print(f"{device.device_kind}: {report['total']}")
+    if arguments.quick:
+        print(f"all {len(every)} cases: repjax conformance")
     if left := [name for name in names if name in report["not_run"]]:
         rest = " ".join(map(repr, left))
         print(f"error: {stopped}; run the rest with --only {rest}", file=sys.stderr)
@@ -465,10 +503,23 @@ def _compare(arguments, device) -> int:
     return 2 if left else 0
 
 
+def _say(name: str, row: dict[str, Any]) -> None:
+    """Print the row of a case."""
+    result = "same" if row["same"] else f"DIFFERENT: {row['reason']}"
+    calls = f", it calls {row['kernels']}" if "kernels" in row else ""
+    print(f"{name}: {result}{calls}", flush=True)
+    for line in shown(row["narrowed"]) if "narrowed" in row else ():
+        print(f"    {line}", flush=True)
+
+
 def _header(device, found: dict[str, str]) -> Iterator[str]:
     """What the device is, and what computes on it and on the CPU beside it."""
-    yield f"{found['devices']} {found['compute capability']}, {found['runtime']}"
-    if device.platform != "cpu":
+    versions = f"repjax {found['repjax']}, jax {found['jax']}"
+    if device.platform == "cpu":
+        yield f"{found['cpu']}, {found['platform']}; {versions}"
+    else:
+        device_is = f"{found['devices']} {found['compute capability']}, {found['runtime']}"
+        yield f"{device_is}; {versions}"
         yield f"gpu kernels: {found['gpu kernels']}"
     yield f"cpu products: {found['cpu products']}"
     if not library.available():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 #: Seconds between two messages, which on a terminal take each other's place.
 ON_A_TERMINAL, IN_A_FILE = 0.2, 10.0
+#: Characters of a bar.
+WIDTH = 30
 
 
 def is_progress(line: str) -> bool:
@@ -37,3 +40,34 @@ def counter(what: str) -> Iterator[Callable[[int], None]]:
     finally:
         if shown and terminal:
             print(file=sys.stderr)
+
+
+class Bar:
+    """How many of ``total`` are done, as a line at the foot of a terminal; elsewhere nothing.
+
+    Whoever prints a line meanwhile calls :meth:`clear` before.  ``drawn`` says whether there is
+    a bar; with ``wanted`` false there is none.
+    """
+
+    def __init__(self, total: int, wanted: bool = True):
+        self.total, self.drawn = total, wanted and sys.stderr.isatty()
+
+    def show(self, count: int, what: str) -> None:
+        """Draw it, with ``what`` is being done."""
+        if self.drawn:
+            done = WIDTH * count // self.total
+            text = f"[{'#' * done}{'.' * (WIDTH - done)}] {count}/{self.total} {what}"
+            self.clear()
+            columns = shutil.get_terminal_size().columns
+            print(text[: columns - 1], end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self.drawn:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()

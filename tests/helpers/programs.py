@@ -18,7 +18,16 @@ from jax import lax
 import repjax
 from helpers import networks
 from helpers.paths import DATA
-from repjax.models import GPT, LeNet1, LeNet5, Llama, generate, log_probs
+from repjax.models import (
+    GPT,
+    GraphSAGE,
+    LeNet1,
+    LeNet5,
+    Llama,
+    generate,
+    log_probs,
+    perceptron,
+)
 
 GOLDENS = DATA / "goldens.json"
 
@@ -519,6 +528,95 @@ def language_models():
     return results
 
 
+def torch_layers():
+    """What repjax.repdl has beyond RepDL: a block of a transformer, trained by each optimizer."""
+    rd, tokens = repjax.repdl, np.arange(42).reshape(2, 21) * 5 % 13
+
+    def loss(params):
+        x = rd.embedding(tokens, params["table"], padding_idx=0)
+        q, k, v = (
+            rd.linear(x.reshape(42, 24), w).reshape(2, 21, 3, 8).swapaxes(1, 2)
+            for w in params["qkv"]
+        )
+        y = rd.attention(q, k, v, causal=True).swapaxes(1, 2).reshape(2, 21, 24)
+        y = rd.layer_norm(x + y, *params["norm"])
+        y = rd.silu(rd.linear(y.reshape(42, 24), *params["up"]))
+        y = rd.gelu(rd.linear(y, *params["down"])) + rd.gelu(y[:, :24], approximate="tanh")
+        return rd.cross_entropy(rd.linear(y, params["table"]), np.roll(tokens, -1).ravel())
+
+    start = {
+        "table": values((13, 24), 90),
+        "qkv": [values((24, 24), 91 + k) for k in range(3)],
+        "norm": [values((24,), 94), values((24,), 95)],
+        "up": [values((40, 24), 96), values((40,), 97)],
+        "down": [values((24, 40), 98), values((24,), 99)],
+    }
+    optimizers = {
+        "sgd": rd.sgd(0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
+        "adamw": rd.adamw(0.01, weight_decay=0.1),
+    }
+    results = {}
+    for name, optimizer in optimizers.items():
+
+        @repjax.reproducible
+        def step(params, state, optimizer=optimizer):
+            value, gradients = jax.value_and_grad(loss)(params)
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        params, state = start, optimizer.init(start)
+        for _ in range(3):
+            params, state, value = step(params, state)
+        results[name] = params, state, value
+    return results
+
+
+def train_perceptron():
+    """The network of the TensorFlow workaround in both forms, small."""
+    optimizer, results = optax.adam(1e-2), {}
+    batches, labels = values((3, 30, 37), 100), np.arange(30) % 10
+    for name, ones in (("bias", False), ("ones", True)):
+
+        @repjax.reproducible
+        def train(key, ones=ones):
+            params = perceptron.init(key, (37, 50, 41, 10), ones)
+            state = optimizer.init(params)
+            for x in batches:
+                gradients = jax.grad(perceptron.loss)(params, x, labels)
+                updates, state = optimizer.update(gradients, state, params)
+                params = optax.apply_updates(params, updates)
+            return params
+
+        results[name] = train(jax.random.key(5))
+    return results
+
+
+def train_graphsage():
+    """GraphSAGE as it is trained on Cora, on a small graph whose edges come several times."""
+    model, optimizer = GraphSAGE(classes=3), optax.adam(0.01)
+    nodes, words = 60, 45
+    edges = np.random.RandomState(6).randint(0, nodes, (2, 300)).astype(np.int32)
+    features = values((nodes, words), 110)
+
+    @repjax.reproducible
+    def train(key):
+        params = model.init(key, features, edges)
+        state = optimizer.init(params)
+        for epoch in range(3):
+
+            def loss(params, epoch=epoch):
+                rngs = {"dropout": jax.random.fold_in(key, epoch)}
+                logits = model.apply(params, features, edges, train=True, rngs=rngs)
+                labels = np.arange(nodes, dtype=np.int32) % 3
+                return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+            updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+            params = optax.apply_updates(params, updates)
+        return params, model.apply(params, features, edges)
+
+    return train(jax.random.key(8))
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (
@@ -551,6 +649,9 @@ PROGRAMS = {
         train_recurrent,
         train_graph,
         language_models,
+        torch_layers,
+        train_perceptron,
+        train_graphsage,
     )
 }
 #: Networks of helpers/networks.py whose training is a golden.

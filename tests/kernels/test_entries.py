@@ -13,7 +13,7 @@ from helpers.bits import assert_same_bits
 from helpers.instruction_sets import each_instruction_set
 from helpers.products import DATA, DOTS, MATRIX, run
 from repjax.primitives.cpu import library, products
-from repjax.primitives.fusion import entries
+from repjax.primitives.fusion import entries, exits
 from repjax.verify.reference.values import canonical
 
 pytestmark = pytest.mark.skipif(
@@ -217,6 +217,36 @@ def test_no_input_is_copied(program, monkeypatch):
     assert passes(program, *args) == 0
     monkeypatch.setattr(entries, "SMALL", 1 << 30)  # all inputs are
     assert passes(program, *args) > 0
+
+
+def results_of_kernels(w, table, x, at):
+    """Products and sums that are returned, moved first or not, and read by others."""
+    product = table @ w
+    total = jax.ops.segment_sum(table, jnp.arange(WORDS) % 200, 200)
+    return product, product.T[::2], total, (jnp.tanh(product) @ w).sum()
+
+
+def test_no_result_of_a_kernel_is_copied(monkeypatch):
+    args = arguments()
+    assert passes(results_of_kernels, *args) == 0
+    monkeypatch.setattr(exits, "_ends_canonical", lambda *_: False)
+    assert passes(results_of_kernels, *args) > 0
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_results_have_one_nan(kernel, monkeypatch):
+    """Where there is a kernel, and where what has been planned for one is compiled without."""
+    w, table, x, at = arguments()
+    table[::97, 0] = np.inf
+    table[1::97, 0] = -np.inf
+    table[2, 0] = np.uint32(0xFFFFFFFF).view(np.float32)
+    w[0, ::2] = 0
+    traced = repjax.reproducible(lambda *xs: results_of_kernels(*xs)).trace(w, table, x, at)
+    if not kernel:
+        monkeypatch.setattr(library, "serves", lambda: False)
+    results = traced.lower().compile()(w, table, x, at)
+    assert all(np.isnan(y).any() for y in results)
+    assert_same_bits(results, tuple(canonical(np.asarray(y)) for y in results))
 
 
 def test_vmap():

@@ -19,8 +19,9 @@ import repjax
 from helpers.bits import assert_same_bits, patterns
 from helpers.instruction_sets import each_instruction_set
 from helpers.products import CONVOLUTIONS, DATA, DOTS, MATRIX, run, with_gradients
+from repjax.primitives.cpu import library, sums
 from repjax.primitives.cpu import products as kernel
-from repjax.primitives.cpu import sums
+from repjax.primitives.cpu import scatter as kernel_of_scatters
 from repjax.primitives.operations import accumulators
 from repjax.primitives.operations.products import exact
 from repjax.primitives.operations.reductions import sums as reductions
@@ -155,19 +156,26 @@ def test_sum_over_nothing():
     assert_same_bits(exactly(lambda x: x.sum(0))(np.zeros((0, 3), np.float32)), np.zeros(3, "f4"))
 
 
-@exactly
-def _both_scatters(x, i, u):
+def _scatters(x, i, u):
     return x.at[i].add(u, mode="drop"), x.at[i].subtract(u, mode="drop")
 
 
+_by_kernel, _by_body = exactly(_scatters), exactly(lambda *xs: _scatters(*xs))
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "body"])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("data", SUMS)
-def test_scatter_add(data, dtype):
+def test_scatter_add(data, dtype, kernel, monkeypatch):
+    if not kernel:
+        monkeypatch.setattr(library, "available", lambda: False)
+        monkeypatch.setattr(library, "serves", lambda: False)
+    both_scatters = _by_kernel if kernel else _by_body
     rng = np.random.default_rng(5)
     operand, updates = (made(SUMS[data], rng, (n, 3), dtype) for n in (7, 60))
     rows = rng.integers(-2, 9, 60)
     rows[:4] = 1, -1, 8, 1  # the last of which is out of bounds
-    for found, sign in zip(_both_scatters(operand, rows, updates), (1, -1), strict=True):
+    for found, sign in zip(both_scatters(operand, rows, updates), (1, -1), strict=True):
         for i, j in np.ndindex(7, 3):
             own = updates[(rows % 7 == i) & (rows < 7), j]
             terms = [float(operand[i, j]), *(sign * own.astype(np.float64))]
@@ -429,19 +437,27 @@ def hard_terms(terms: int, of_error: float):
 
 @pytest.mark.parametrize("slack", [1.0, 0.5])
 def test_the_bounds_of_kernels(slack, monkeypatch):
-    """That of a block of 128 products, and that of columns of 128 terms; and weaker ones."""
+    """Those of 128 products of a block, 128 terms of columns, 128 updates; and weaker ones."""
     a, b = hard_products(128, 0.75)
     x, y = np.stack([a] * 2), np.stack([b] * 2, 1)
     column = np.stack([hard_terms(128, 0.75)] * 40, 1)
-    expected = rounded(products(a, b)), rounded(column[:, 0])
-    assert expected == (np.float32(1 + 2.0**-23),) * 2
+    total = rounded(column[:, 0])
+    expected = rounded(products(a, b)), total, total
+    assert expected == (np.float32(1 + 2.0**-23),) * 3
     monkeypatch.setattr(kernel, "SLACK", slack)
     monkeypatch.setattr(sums, "SLACK", slack)
+    monkeypatch.setattr(kernel_of_scatters, "SLACK", slack)
 
     def compute(x, y, column):
         with jax.enable_x64(True):
             total = sums.exact_sum(column, axes=(0,), accumulation="exact")
-            return kernel.exact_dot_general(x, y, dimension_numbers=MATRIX), total
+            row = kernel_of_scatters.scatter_add(
+                *(np.zeros((1, 40), np.float32), np.zeros((128, 1), np.int32), column),
+                dimension_numbers=lax.ScatterDimensionNumbers((1,), (0,), (0,)),
+                mode=lax.GatherScatterMode.FILL_OR_DROP,
+                accumulation="exact",
+            )
+            return kernel.exact_dot_general(x, y, dimension_numbers=MATRIX), total, row
 
     for name in each_instruction_set():
         found = jax.jit(compute)(x, y, column)

@@ -368,6 +368,35 @@ def test_a_coarser_grid_of_the_kernel_is_caught(monkeypatch):
     assert not same_bits(coarser(np.zeros(4, np.float32), u), expected)
 
 
+@pytest.mark.parametrize(
+    ("rows", "width", "times"), [(1, 1, 3), (3, 5, 9), (9, 24, 5), (5000, 40, 3), (2, 1, 90_000)]
+)
+def test_ties_that_float64_does_not_see(rows, width, times):
+    """1 + 2**-24 is a tie, and remains one on the grid, whatever is added of 2**-40.
+
+    In all ways that the kernel has: tables and lists of updates, more of them than float64 adds
+    exactly, several threads.
+    """
+    row = np.repeat(np.arange(rows, dtype=np.int32), times)
+    of_row = np.float32([1, 2.0**-24] + [2.0**-40] * (times - 2))
+    updates = np.tile(of_row, rows)[:, None] * np.ones(width, np.float32)
+    shuffled = np.random.default_rng(0).permutation(len(row))
+    run = repjax.reproducible(lambda u, r: jax.ops.segment_sum(u, r, rows))
+    assert_same_bits(run(updates[shuffled], row[shuffled]), np.ones((rows, width), np.float32))
+    zero = np.zeros(1, np.float32)
+    assert scatter_add(zero, np.zeros(times, int), of_row) == 1
+    assert np.float32(of_row.astype(np.float64).sum()) > 1
+
+
+@pytest.mark.parametrize("width", [1, 8, 50])
+def test_raw_updates(width):
+    """Large inputs, which the kernel makes canonical as it reads them."""
+    updates, row = patterns(20_000 * width).reshape(20_000, width), RNG.integers(-1, 700, 20_000)
+    run = repjax.reproducible(lambda u: jax.ops.segment_sum(u, row, 600))
+    assert_same_bits(run(updates), run(canonical(updates)))
+    assert np.isfinite(run(updates)).any() and np.isnan(run(updates)).any()
+
+
 def test_few_windows_without_the_kernel(monkeypatch):
     monkeypatch.setattr(library, "available", lambda: False)
     for name in (name for name in SCATTERS if "few" in name or name == "one row"):

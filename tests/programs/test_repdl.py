@@ -38,7 +38,7 @@ class RepDL:
     With the cotangent g of the result, each gives the result and the gradients.
     """
 
-    exp, log = map(_of_float64, (math.exp, math.log))
+    exp, log, erf, tanh = map(_of_float64, (math.exp, math.log, math.erf, math.tanh))
     fma = staticmethod(reference.values.fma)
 
     def total(self, terms):
@@ -178,7 +178,82 @@ class RepDL:
         one_hot[rows, labels] = 1
         return loss, self.average(y - one_hot, len(x)) * g
 
-    # --- Adam
+    # --- what RepDL has not got
+
+    def layer_norm(self, x, w, b, g, eps=1e-5):
+        shape, n = x.shape, w.size
+        x, g, w, b = (v.reshape(-1, n) for v in (x, g, w, b))
+        m = self._mean(x, (1,))[:, None]
+        d = x - m
+        std = np.sqrt(self._mean(d * d, (1,))[:, None] + f32(eps))
+        u = d / std
+        h = g * w
+        dx = (h - self._mean(h, (1,))[:, None] - u * self._mean(h * u, (1,))[:, None]) / std
+        dw, db = self._sum(g * u, (0,)), self._sum(g, (0,))
+        kept = shape[1:] if len(shape) > 2 else shape[-1:]
+        return (u * w + b).reshape(shape), dx.reshape(shape), dw.reshape(kept), db.reshape(kept)
+
+    def gelu(self, x, g, approximate="none"):
+        if approximate == "tanh":
+            c, a = f32(math.sqrt(2 / math.pi)), f32(0.044715)
+            t = self.tanh((x * x * x * a + x) * c)
+            inner = (x * x * f32(3 * 0.044715) + 1) * c
+            half = x * f32(0.5)
+            return half * (t + 1), g * ((t + 1) * f32(0.5) + half * (1 - t * t) * inner)
+        below = (self.erf(x * f32(math.sqrt(0.5))) + 1) * f32(0.5)
+        density = self.exp(x * x * f32(-0.5)) * f32(1 / math.sqrt(2 * math.pi))
+        return x * below, g * (below + x * density)
+
+    def silu(self, x, g):
+        e = self.exp(-x) + 1
+        s = 1 / e
+        return x / e, g * (s * (x * (1 - s) + 1))
+
+    def embedding(self, w, g, indices, padding_idx=None):
+        dw = np.zeros_like(w)
+        flat = g.reshape(-1, w.shape[1])
+        for row in range(len(w)):
+            reached = [flat[k] for k in np.flatnonzero(indices.ravel() == row)]
+            if reached and row != padding_idx:
+                dw[row] = self.total(reached)
+        return w[indices], dw
+
+    def attention(self, q, k, v, g, mask=None, scale=None):
+        """The heads one after the other."""
+        if q.ndim > 2:
+            masks = (
+                [None] * len(q)
+                if mask is None
+                else np.broadcast_to(mask, (len(q), *mask.shape[-2:]))
+            )
+            heads = zip(q, k, v, g, masks, strict=True)
+            parts = [self.attention(*head[:4], head[4], scale) for head in heads]
+            return [np.stack(x) for x in zip(*parts, strict=True)]
+        scale = f32(1 / math.sqrt(q.shape[1]) if scale is None else scale)
+        scores = self.mm(q, k.T) * scale
+        if mask is not None:
+            scores = np.where(mask, scores, -INF)
+        p = self._softmax(scores)[2]
+        c = self.mm(g, v.T)
+        d = p * (c - self._sum(p * c, (1,))[:, None]) * scale
+        return self.mm(p, v), self.mm(d, k), self.mm(d.T, q), self.mm(p.T, g)
+
+    # --- optimizers
+
+    def sgd(self, p, b, g, rate, momentum=0.0, weight_decay=0.0, nesterov=False):
+        """Parameter and momentum after a step."""
+        if weight_decay:
+            g = self.fma(f32(weight_decay), p, g)
+        if momentum:
+            b = b * f32(momentum) + g
+            g = self.fma(f32(momentum), b, g) if nesterov else b
+        return p + g * f32(-rate), b
+
+    def adamw(self, p, *others, rate, weight_decay=0.01, **hyperparameters):
+        moved, m, v, w = self.adam(np.zeros_like(p), *others, rate, **hyperparameters)
+        if weight_decay:
+            moved = self.fma(f32(-rate * weight_decay), p, moved)
+        return p + moved, m, v, w
 
     def constants(self, rate, b1, b2, t):
         return f32(-rate / (1 - power(b1, t))), f32(math.sqrt(1 - power(b2, t)))
@@ -233,6 +308,32 @@ class Divided(RepDL):
         return total / f32(n)
 
 
+class Undivided(RepDL):
+    """What PyTorch's AdamW does."""
+
+    def adamw(self, p, *others, rate, weight_decay=0.01, **hyperparameters):
+        moved, *state = super().adamw(np.zeros_like(p), *others, rate=rate, weight_decay=0.0)
+        return p * f32(1 - rate * weight_decay) + moved, *state
+
+
+class OtherForms(RepDL):
+    """Equal for real numbers: products by reciprocals, and the logistic function at -x."""
+
+    def layer_norm(self, x, w, b, g, eps=1e-5):
+        _, *gradients = super().layer_norm(x, w, b, g, eps)
+        m = self._mean(x, (1,))[:, None]
+        d = x - m
+        return d * (1 / np.sqrt(self._mean(d * d, (1,))[:, None] + f32(eps))) * w + b, *gradients
+
+    def gelu(self, x, g, approximate="none"):
+        _, dx = super().gelu(x, g, approximate)
+        return x * f32(0.5) * (self.erf(x / f32(math.sqrt(2))) + 1), dx
+
+    def silu(self, x, g):
+        _, dx = super().silu(x, g)
+        return x * (1 / (self.exp(-x) + 1)), dx
+
+
 class InFloat32(RepDL):
     def constants(self, rate, b1, b2, t):
         return -f32(rate) / (1 - f32(b1) ** f32(t)), np.sqrt(1 - f32(b2) ** f32(t))
@@ -252,6 +353,8 @@ class Case:
     definition: Callable[..., Any] | None = None  # a method of RepDL with other parameters
 
     def run(self, *operands):
+        if self.function == "embedding":
+            return repdl.embedding(weight=operands[0], **self.parameters)
         return getattr(repdl, self.function)(*operands, **self.parameters)
 
     @property
@@ -301,6 +404,29 @@ def _batch_norm(shape, *controls):
 def _cross_entropy(shape, *controls):
     labels = np.arange(shape[0]) * 7 % shape[1]
     return Case("cross_entropy", draw(shape, scale=3), {"labels": labels}, controls)
+
+
+def _embedding(shape, indices, padding_idx=None, *controls):
+    indices = np.array(indices)
+    return Case(
+        "embedding",
+        draw(shape),
+        {"indices": indices, "padding_idx": padding_idx},
+        controls,
+        lambda r, w, g: r.embedding(w, g, indices, padding_idx),
+    )
+
+
+def _attention(q, k, v, mask=None, causal=False, scale=None, *controls):
+    below = np.tri(q[-2], k[-2], dtype=bool)
+    both = below if mask is None else mask & below
+    return Case(
+        "attention",
+        draw(q, k, v, scale=1.5),
+        {"mask": mask, "causal": causal, "scale": scale},
+        controls,
+        lambda r, *args: r.attention(*args, both if causal else mask, scale),
+    )
 
 
 def _equal_elements():
@@ -356,6 +482,23 @@ CASES = {
     "cross_entropy": _cross_entropy((4, 10), Pairwise),
     "cross_entropy, wide": _cross_entropy((7, 101), Pairwise, Divided),
     "cross_entropy of one": _cross_entropy((1, 3)),
+    "layer_norm": Case("layer_norm", draw((7, 37), 37, 37), {}, (Pairwise, Divided, OtherForms)),
+    "layer_norm of two axes": Case(
+        "layer_norm", draw((5, 3, 11), (3, 11), (3, 11)), {"eps": 1e-3}, (Pairwise,)
+    ),
+    "gelu": Case("gelu", draw((40, 50), scale=2), {}, (OtherForms,)),
+    "gelu by tanh": Case("gelu", draw((40, 50), scale=2), {"approximate": "tanh"}),
+    "silu": Case("silu", draw((40, 50), scale=4), {}, (OtherForms,)),
+    "embedding": _embedding((6, 5), np.arange(60).reshape(4, 15) ** 2 % 5, None, Pairwise),
+    "embedding with padding": _embedding((5, 3), [4, 1, 4, 0, 2, 1, 1], 1),
+    "attention": _attention((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)),
+    "attention, causal": _attention((5, 9, 16), (5, 9, 16), (5, 9, 16), None, True),
+    "attention with a mask": _attention(
+        (3, 6, 33), (3, 21, 33), (3, 21, 2), np.arange(126).reshape(6, 21) % 3 < 2, False, 0.1
+    ),
+    "attention of one head": _attention(
+        (4, 40), (30, 40), (30, 40), None, False, None, WithoutFma, Pairwise
+    ),
 }
 ONE_OF_EACH = list({case.function: name for name, case in reversed(CASES.items())}.values())
 each = pytest.mark.parametrize("name", CASES)
@@ -567,6 +710,70 @@ def test_optax_gives_other_bits():
     assert jax.tree.structure(amsgrad) == jax.tree.structure(optax.scale_by_amsgrad().init(PARAMS))
 
 
+OTHERS = {
+    "sgd": (repdl.sgd, {"rate": 0.1}),
+    "momentum": (repdl.sgd, {"rate": 0.1, "momentum": 0.9}),
+    "nesterov, decay": (
+        repdl.sgd,
+        {"rate": 0.03, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
+    ),
+    "adamw": (repdl.adamw, {"rate": 1e-3}),
+    "adamw, decay": (repdl.adamw, {"rate": 0.01, "weight_decay": 0.1, "amsgrad": True}),
+    "adamw, no decay": (repdl.adamw, {"rate": 0.01, "weight_decay": 0.0, "b1": 0.5}),
+}
+
+
+def steps_in_numpy(graphs, name):
+    """The parameters after each step, and the last state of one of OTHERS."""
+    function, hyperparameters = OTHERS[name]
+    step = getattr(graphs, function.__name__)
+    zeros = 1 if function is repdl.sgd else 3
+    state, history = {k: (p, *[np.zeros_like(p)] * zeros) for k, p in PARAMS.items()}, []
+    for t, g in enumerate(GRADIENTS, 1):
+        at = () if function is repdl.sgd else (t,)
+        state = {k: step(*v, g[k], *at, **hyperparameters) for k, v in state.items()}
+        history.append({k: v[0] for k, v in state.items()})
+    return canonical_tree(history), [
+        {k: v[i] for k, v in state.items()} for i in range(1, zeros + 1)
+    ]
+
+
+def canonical_tree(tree):
+    return jax.tree.map(canonical, tree)
+
+
+@pytest.mark.parametrize("way", ["eager", "jit"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_optimizers(name, way):
+    function, hyperparameters = OTHERS[name]
+    rest = {k: v for k, v in hyperparameters.items() if k != "rate"}
+    optimizer, history = function(hyperparameters["rate"], **rest), []
+
+    @(jax.jit if way == "jit" else lambda f: f)
+    def step(params, state, g):
+        updates, state = optimizer.update(g, state, params)
+        return repjax.optim.apply_updates(params, updates), state
+
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    state = optimizer.init(params)
+    for g in GRADIENTS:
+        params, state = step(params, state, g)
+        history.append(params)
+    expected, last = steps_in_numpy(RepDL(), name)
+    assert_same_bits(history, expected)
+    kept = [x for x in jax.tree.leaves(state) if x.ndim]
+    assert_same_bits(kept, canonical_tree(jax.tree.leaves(last)[: len(kept)]))
+
+
+@pytest.mark.parametrize(
+    ("name", "control"),
+    [("nesterov, decay", WithoutFma), ("adamw, decay", WithoutFma), ("adamw", Undivided)],
+)
+def test_other_steps_are_caught(name, control):
+    pair = [jax.tree.leaves(steps_in_numpy(graphs(), name)[0]) for graphs in (RepDL, control)]
+    assert not all(same_bits(a, b) for a, b in zip(*pair, strict=True))
+
+
 STEPS = [*range(65), 100, 355, 1000, 4095, 4096, 37000, 10**6, 2**31 - 1]
 
 
@@ -748,6 +955,21 @@ def test_special_values():
         assert np.isnan(repdl.cross_entropy(logits, np.array(labels)))
 
 
+def test_special_values_beyond_repdl():
+    x = np.array([np.nan, INF, -INF, 0, -100, 100], f32)
+    assert_same_bits(repdl.gelu(x), np.array([np.nan, INF, np.nan, 0, 0, 100], f32))
+    assert_same_bits(repdl.silu(x), np.array([np.nan, INF, np.nan, 0, 0, 100], f32))
+    rows = repdl.embedding(np.array([0, -1, 2, 3]), np.ones((3, 2), f32))
+    assert (np.isnan(rows) == [[0, 0], [1, 1], [0, 0], [1, 1]]).all()
+    gradient = jax.grad(lambda w: repdl.embedding(np.array([0, -1, 2, 3]), w).sum())
+    assert_same_bits(gradient(jnp.ones((3, 2))), np.array([[1, 1], [0, 0], [1, 1]], f32))
+    assert_same_bits(
+        repdl.embedding(np.zeros((0,), int), np.ones((3, 2), f32)), np.zeros((0, 2), f32)
+    )
+    none = repdl.attention(*draw((2, 3), (4, 3), (4, 1)), np.zeros((2, 4), bool))
+    assert np.isnan(none).all()
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 x, w, image, kernel = (np.ones(s, f32) for s in ((2, 3), (4, 3), (1, 2, 5, 5), (4, 2, 3, 3)))
@@ -778,6 +1000,25 @@ WRONG = {
     "cross_entropy, labels": (TypeError, lambda: repdl.cross_entropy(x, np.arange(3))),
     "cross_entropy, image": (TypeError, lambda: repdl.cross_entropy(image, np.arange(1))),
     "mean, nothing": (ValueError, lambda: repdl.mean(np.ones((3, 0), f32), 1)),
+    "layer_norm, weight": (TypeError, lambda: repdl.layer_norm(x, x[:, 0])),
+    "layer_norm, nothing": (TypeError, lambda: repdl.layer_norm(x[:, :0], x[0, :0])),
+    "gelu, half": (TypeError, lambda: repdl.gelu(x.astype(np.float16))),
+    "gelu, approximate": (ValueError, lambda: repdl.gelu(x, approximate="erf")),
+    "silu, integers": (TypeError, lambda: repdl.silu(np.arange(3))),
+    "embedding, floats": (TypeError, lambda: repdl.embedding(x, w)),
+    "embedding, table": (TypeError, lambda: repdl.embedding(np.arange(3), w[0])),
+    "embedding, padding_idx": (TypeError, lambda: repdl.embedding(np.arange(3), w, 4)),
+    "attention, keys": (TypeError, lambda: repdl.attention(x, w[:, :2], w)),
+    "attention, values": (TypeError, lambda: repdl.attention(x, w, w[:3])),
+    "attention, no keys": (TypeError, lambda: repdl.attention(x, w[:0], w[:0])),
+    "attention, mask": (TypeError, lambda: repdl.attention(x, w, w, np.ones((2, 4), f32))),
+    "attention, wide mask": (TypeError, lambda: repdl.attention(x, w, w, np.ones((3, 4), bool))),
+    "sgd, rate": (ValueError, lambda: repdl.sgd(math.inf)),
+    "sgd, nesterov": (ValueError, lambda: repdl.sgd(0.1, nesterov=True)),
+    "sgd, no bool": (TypeError, lambda: repdl.sgd(0.1, 0.9, nesterov="yes")),
+    "sgd, half": (TypeError, lambda: repdl.sgd(0.1).update(x.astype(np.float16), ())),
+    "sgd, no params": (ValueError, lambda: repdl.sgd(0.1, weight_decay=0.1).update(x, ())),
+    "adamw, rate": (ValueError, lambda: repdl.adamw(-1.0)),
     "adam, b2": (ValueError, lambda: repdl.adam(1e-3, b2=1.0)),
     "adam, schedule": (ValueError, lambda: repdl.adam(optax.constant_schedule(0.1))),
     "adam, amsgrad": (TypeError, lambda: repdl.adam(1e-3, amsgrad=1)),

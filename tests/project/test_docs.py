@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import links
 import repjax
 import stock_primitives
 from helpers.paths import ROOT
@@ -25,7 +27,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 #: Pages whose examples print digests.
 DIGESTS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("nnx", "repdl", "tutorial")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("nnx", "pytorch", "repdl", "tutorial")),
 ]
 #: Environments in which XLA computes as other machines would.
 MACHINES = [{"XLA_FLAGS": f"--xla_cpu_max_isa={isa}"} for isa in ("SSE4_2", "AVX2")]
@@ -103,6 +105,27 @@ def test_the_readme_counts_what_is_covered():
     assert f"[{count[1]} functions of JAX's libraries]" in (ROOT / "README.md").read_text()
 
 
+def test_the_picture_is_that_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    parting = importlib.import_module("parting")
+    found = json.loads((ROOT / "benchmarks" / "results" / "parting.json").read_text())
+    assert parting.PICTURE.read_text() == parting.draw(found), parting.__doc__
+    # What its page and its words say is what was found, and the golden digest of the training.
+    plain, ours = found["plain"], found["reproducible"]
+    assert not any(ours["differ"]) and len({*plain["digests"].values()}) == 2
+    golden = (ROOT / "examples" / "train_digits.golden.txt").read_text().split()[-1]
+    assert {*ours["digests"].values()} == {golden}
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    said = re.findall(r"^digest (sha256:\w+)$", page, re.MULTILINE)
+    assert said == [*plain["digests"].values(), *ours["digests"].values()]
+    share = f"{100 * plain['differ'][-1] / found['weights']:.1f} %"
+    assert f"{share} of the weights have other bits" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_one_screen_or_two():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
 def _anchors(page: pathlib.Path) -> set[str]:
     """Those of the headings of a page, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -110,10 +133,10 @@ def _anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", links.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if not link.startswith(("http:", "https:")):
+    for link in links.links(page):
+        if not link.startswith(("http:", "https:", "mailto:")):
             path, _, anchor = link.partition("#")
             target = page.parent / path if path else page
             assert target.exists(), link
@@ -166,8 +189,9 @@ def test_examples_run(page):
     _run(program)
 
 
-def test_the_tutorial_prints_what_it_says():
-    page = ROOT / "docs" / "tutorial.md"
+@pytest.mark.parametrize("name", ["pytorch", "tutorial"])
+def test_the_tutorial_prints_what_it_says(name):
+    page = ROOT / "docs" / f"{name}.md"
     assert f"```text\n{_run(_python(page))}```\n" in page.read_text()
 
 

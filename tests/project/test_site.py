@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import browser
 from helpers.paths import ROOT
 
 #: What the site is made of.
@@ -39,15 +40,41 @@ def copy(tmp_path):
     return tmp_path
 
 
-def test_site_is_built_and_needs_no_network(tmp_path):
-    result = _build(ROOT, tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    result = _build(ROOT, folder)
     assert result.returncode == 0, result.stderr
-    pages = list(tmp_path.rglob("*.html"))
+    return folder
+
+
+def test_site_needs_no_network(site):
+    pages = list(site.rglob("*.html"))
     assert {"index.html", "changelog.html", "numerics.html"} <= {page.name for page in pages}
     loaded = r"<(?:script|img|iframe|link rel=\"(?:stylesheet|preload)\")[^>]*(?:src|href)=\"?http"
     assert [page for page in pages if re.search(loaded, page.read_text())] == []
-    assert "add_each" in (tmp_path / "reference" / "repjax.exact.html").read_text()
-    assert 'href="numerics.html#exact"' in (tmp_path / "index.html").read_text()
+    assert "add_each" in (site / "reference" / "repjax.exact.html").read_text()
+    assert 'href="numerics.html#exact"' in (site / "index.html").read_text()
+    assert "parting.svg" in (site / "index.html").read_text()
+
+
+@pytest.fixture
+def chromium():
+    return browser.find() or pytest.skip("needs Chromium")
+
+
+def test_pages_in_a_browser(site, chromium):
+    """On a phone and on a desktop: nothing is cut off, nothing fetched; the search finds."""
+    assert browser.look(site, chromium) == []
+
+
+def test_what_is_wrong_in_a_browser_is_noticed(tmp_path, chromium):
+    wide, scrolled = '<p style="width: 900px">wide</p>', '<div style="overflow-x: auto">'
+    (tmp_path / "bad.html").write_text(f"{wide}<img src='https://example.com/x.png'>")
+    (tmp_path / "index.html").write_text(f"{scrolled}{wide}</div>")
+    cut, fetched = browser.look(tmp_path, chromium, search=False)
+    assert cut == "bad.html, 390 pixels wide: beyond the page: p wide"
+    assert fetched.endswith("bad.html: asks for https://example.com/x.png")
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,12 @@ def test_wheel_holds_every_package(tmp_path):
     (wheel,) = tmp_path.glob("repjax-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+    page = zipfile.ZipFile(wheel).read(about).decode()
+    # A page of PyPI has no files beside it.
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert "https://github.com/repjax/repjax/raw/main/docs/parting.svg" in links
+    assert [link for link in links if not link.startswith("https://")] == []
     assert {"repjax/verify/conformance.json", "repjax/py.typed", "repjax/lax.pyi"} <= {*names}
     # The kernel's sources, and the kernel made of them: other ones it would not be used with.
     folder = "repjax/primitives/cpu/native/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -190,6 +191,51 @@ def test_smoke(tmp_path, capsys):
     call = "repjax_product" if library.available() else "none"
     assert "cpu products: " in out and f"1/1 smoke: same, it calls {call}" in out
     assert json.loads((tmp_path / "smoke.json").read_text())["cases"]["smoke"]["kernels"] == call
+
+
+def test_every_quick_case_is_a_case():
+    assert {*conformance.QUICK} <= CASES.keys()
+
+
+def test_quick(tmp_path, capsys):
+    assert command("--quick", "--output", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    count = len(conformance.QUICK)
+    assert f"{count} of {count} cases have the golden bits" in out
+    assert f"all {len(CASES)} cases: repjax conformance" in out
+    assert re.search(r"^cpu: .*", out, re.M)[0] in (ROOT / "README.md").read_text()
+    report = json.loads((tmp_path / "quick.json").read_text())
+    assert report["cases"].keys() == {*conformance.QUICK} and count > 30
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("flipped", [None, "div"])
+def test_quick_on_a_terminal(device, monkeypatch, capsys, flipped):
+    """A bar, which a line about what differs does not run into."""
+    monkeypatch.setattr(conformance, "QUICK", ("add", "div", "sqrt"))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    if flipped:
+        device[flipped] = 7
+    assert command("--quick") == (1 if flipped else 0)
+    out = capsys.readouterr().out
+    assert out.count("DIFFERENT") == bool(flipped) and ": same" not in out
+    assert f"{2 if flipped else 3} of 3 cases have the golden bits" in out
+    drawn = terminal.getvalue()
+    assert "[....................] 0/3 sqrt".replace("[", f"[{'.' * 10}") in drawn
+    assert f"[{'#' * 20}{'.' * 10}] 2/3 " in drawn and drawn.endswith("\r\033[K")
+
+
+@pytest.mark.parametrize("other", [("--smoke",), ("--only", "add"), ("--write",)])
+def test_quick_is_a_part_by_itself(capsys, other):
+    try:
+        status = command("--quick", *other)
+    except SystemExit as end:
+        status = end.code
+    assert status == 2 and other[0] in capsys.readouterr().err
 
 
 def clock() -> types.SimpleNamespace:

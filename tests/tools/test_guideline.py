@@ -1,4 +1,4 @@
-"""docs/guideline.md: its commands print what it says."""
+"""docs/guideline.md and docs/auditing.md: their commands print what they say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from helpers.paths import ROOT
 
-PAGE = ROOT / "docs" / "guideline.md"
+PAGES = {name: ROOT / "docs" / f"{name}.md" for name in ("guideline", "auditing")}
 
 
 class Step(NamedTuple):
@@ -24,9 +24,9 @@ class Step(NamedTuple):
     output: str
 
 
-def steps() -> list[Step]:
+def steps(page: str) -> list[Step]:
     found = []
-    for block in re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+    for block in re.findall(r"^```console\n(.*?)^```", PAGES[page].read_text(), re.M | re.S):
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
             line, _, output = part.partition("\n")
             command, _, status = line.partition("  # exit status ")
@@ -68,17 +68,18 @@ def test_outputs_are_told_apart():
 
 
 def test_the_page_has_the_five_steps_of_the_paper():
-    titles = re.findall(r"^## (\d)\.", PAGE.read_text(), re.M)
+    titles = re.findall(r"^## (\d)\.", PAGES["guideline"].read_text(), re.M)
     assert titles == ["1", "2", "3", "4", "5"]
-    commands = " ".join(step.command for step in steps())
+    commands = " ".join(step.command for step in steps("guideline"))
     for name in ("compare", "record", "replay", "run", "diagnose", "bisect", "conformance"):
         assert f"repjax {name} " in commands, name
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
-def test_the_commands_print_what_the_page_says(tmp_path):
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_print_what_the_page_says(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for step in steps():
+    for step in steps(page):
         result = run(step.command, tmp_path)
         assert result.returncode == step.status, f"{step.command}\n{result.stdout}"
         assert matches(step.output, result.stdout), f"{step.command}\n{result.stdout}"

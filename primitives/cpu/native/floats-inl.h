@@ -122,39 +122,57 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
   }
 }
 
-// A tile of few rows and one vector of columns whose terms lie together: that of column j and term k
-// is rhs[columns[j] + k].
-template <int kRows>
+// A tile of few rows and a few vectors of columns whose terms lie together: that of column j and term
+// k is rhs[columns[j] + k].  There is work on other chains while one waits for its last step.
+template <int kRows, int kColumns>
 static void tile_across(int64_t terms, const float* const* lhs, const int64_t* lhs_k,
                         const float* rhs, const int64_t* columns, float* const* rows, bool first,
                         bool last) {
-  Vector s[kRows];
-  for (int m = 0; m < kRows; ++m) s[m] = begin(rows[m], first);
+  Vector s[kColumns][kRows];
+  for (int v = 0; v < kColumns; ++v) {
+    for (int m = 0; m < kRows; ++m) s[v][m] = begin(rows[m] + v * kLanes, first);
+  }
   int64_t k = 0;
   for (; k + kLanes <= terms; k += kLanes) {
-    Vector x[kLanes];
-    load_square<false>(rhs + k, columns, x);
-#pragma GCC unroll 16
-    for (int l = 0; l < kLanes; ++l) {
 #pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) s[m] = fma(broadcast(lhs[m][lhs_k[k + l]]), x[l], s[m]);
+    for (int v = 0; v < kColumns; ++v) {
+      Vector x[kLanes];
+      load_square<false>(rhs + k, columns + v * kLanes, x);
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l) {
+#pragma GCC unroll 4
+        for (int m = 0; m < kRows; ++m) {
+          s[v][m] = fma(broadcast(lhs[m][lhs_k[k + l]]), x[l], s[v][m]);
+        }
+      }
     }
   }
   for (; k < terms; ++k) {
-    Vector x;
-    for (int j = 0; j < kLanes; ++j) x[j] = rhs[columns[j] + k];
-    for (int m = 0; m < kRows; ++m) s[m] = fma(broadcast(lhs[m][lhs_k[k]]), x, s[m]);
+    for (int v = 0; v < kColumns; ++v) {
+      Vector x;
+      for (int j = 0; j < kLanes; ++j) x[j] = rhs[columns[v * kLanes + j] + k];
+      for (int m = 0; m < kRows; ++m) {
+        s[v][m] = fma(broadcast(lhs[m][lhs_k[k]]), x, s[v][m]);
+      }
+    }
   }
-  for (int m = 0; m < kRows; ++m) end(rows[m], s[m], first, last);
+  for (int v = 0; v < kColumns; ++v) {
+    for (int m = 0; m < kRows; ++m) end(rows[m] + v * kLanes, s[v][m], first, last);
+  }
 }
 
+template <int kColumns>
 static Tile<float, float> tile_across_for(int64_t rows) {
   switch (rows) {
-    case 1: return {1, tile_across<1>};
-    case 2: return {2, tile_across<2>};
-    case 3: return {3, tile_across<3>};
-    default: return {4, tile_across<4>};
+    case 1: return {1, tile_across<1, kColumns>};
+    case 2: return {2, tile_across<2, kColumns>};
+    case 3: return {3, tile_across<3, kColumns>};
+    default: return {4, tile_across<4, kColumns>};
   }
+}
+
+static Tile<float, float> tile_across_for(int64_t rows, int vectors) {
+  return vectors == 1 ? tile_across_for<1>(rows) : tile_across_for<2>(rows);
 }
 
 // A single chain, which every element of s has: s continues it over the terms.

@@ -25,7 +25,7 @@ struct Chains {
   int lanes;
   int vectors;
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
-  Tile<float, float> (*tile_across_for)(int64_t rows);
+  Tile<float, float> (*tile_across_for)(int64_t rows, int vectors);
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);
@@ -194,9 +194,20 @@ struct Elementwise {
   void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
 };
 
-// scatter-inl.h: scatter-add of some updates to a row.
-typedef void AddUpdates(const float* x, const float* updates, const int32_t* at, int64_t count,
-                        int64_t width, int precision, float* to);
+// scatter-inl.h: scatter-add.
+struct Scatter {
+  // to[c] = x[c] + the sum of updates[at[i] * width + c] over i < count, c < width.  It looks kUpdatesAhead
+  // further into `at`.
+  void (*add)(const float* x, const float* updates, const int32_t* at, int64_t count,
+              int64_t width, int precision, float* to);
+  // Tables of sums: rows of so many bytes; adding updates to one, and one to another; and
+  // to = x + the sums of a row, if they are sure.
+  void (*add_in_table)(const float* updates, const int32_t* at, int64_t begin, int64_t end, int64_t n,
+                       int64_t of_row, int64_t width, char* table);
+  void (*merge)(char* more, int64_t n, int64_t of_row, int64_t width, char* table);
+  bool (*finish)(const float* x, char* row, int64_t width, int precision, float* to);
+};
+constexpr int64_t kUpdatesAhead = 16;
 
 // Terms a[k][i] * b[k][j] of c[i][j]: how many, where they are, and how far one is from the next.
 struct Terms {
@@ -245,7 +256,7 @@ struct InstructionSet {
   const Sums& sums;
   const Grids& grids;
   const Elementwise& elementwise;
-  AddUpdates* add_updates;
+  const Scatter& scatter;
   const Linalg& linalg;
   const Rotations& rotations;
   const Exact& exact;

@@ -75,6 +75,7 @@ constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 ca
 constexpr int64_t kRows = 480;         // of a block of m: their terms stay in the L2 cache, too
 constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
+constexpr int kAcross = 2;             // vectors of columns of a tile of those
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together
 constexpr int64_t kLeastRows = 7;      // of a block
 
@@ -158,8 +159,8 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
       const float* left[16];
       float* to[16];
       if (across && here % set.lanes == 0) {
-        const Tile<float, float> tile = set.tile_across_for(rows);
-        for (int v = 0; v < vectors; ++v) {
+        for (int v = 0; v < vectors; v += kAcross) {
+          const Tile<float, float> tile = set.tile_across_for(rows, std::min(vectors - v, kAcross));
           for (int r = 0; r < rows; ++r) {
             left[r] = left_row(r);
             to[r] = to_row(r) + v * set.lanes;

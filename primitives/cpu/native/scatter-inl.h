@@ -1,26 +1,85 @@
-// Exact sums of updates of a scatter-add.
+// Sums of the updates of a scatter-add: on the grid of the largest one, as
+// repjax.primitives.operations.scatter says, or in float64, where that surely rounds alike.
+//
+// Where no update is too small for the grid of the largest one, of exponent E, and there are no more
+// than 2**14 of them, a float64 sum is exact, and that on the grid, too.  Else the two differ by at
+// most n * 2**(E - precision - 1); and the former is off by at most n**2 * 2**(E - 52), since it is
+// smaller than n * 2**(E + 1).
 
-// to[c] = x[c] + the sum of updates[at[i] * width + c] over i < count, c < here: of integers on the
-// grid of the column's largest update, as repjax.primitives.operations.scatter says.
-static inline void add_columns(const float* x, const float* updates, const int32_t* at,
-                               int64_t count, int64_t width, int precision, int64_t here,
-                               float* to) {
+// Updates need not be canonical: subnormal ones are zeros here, of either sign, which no sum tells.
+
+typedef uint32_t UnsignedHalf __attribute__((vector_size(2 * kLanes)));
+
+// Of sums in float64: the bits of the largest magnitude among the updates, and of the smallest but
+// zero, which is negated, so that 0 is where both begin.
+template <class Sum, class Largest, class Smallest>
+struct Updates {
+  Sum sum;
+  Largest largest;
+  Smallest smallest;
+
+  void add(Sum u, Largest magnitude) {
+    const Smallest negated = -as<Smallest>(magnitude);
+    sum += u;
+    largest = magnitude > largest ? magnitude : largest;
+    smallest = negated > smallest ? negated : smallest;
+  }
+};
+typedef Updates<Wide, several::BitsPart, UnsignedHalf> UpdatesOfColumns;
+typedef Updates<double, int32_t, uint32_t> UpdatesOfOne;
+
+// 2**exponent.
+static inline Wide power_of_two(several::LongPart exponent) { return as<Wide>((exponent + 1023) << 52); }
+static inline double power_of_two(int64_t exponent) { return as<double>((exponent + 1023) << 52); }
+
+// The rounded sums, as bits, and whether they are surely those on the grids: all bits, or none.
+static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
+                                           several::BitsPart& sum) {
+  using several::BitsPart;
+  const BitsPart largest = u.largest >> 23, smallest = as<BitsPart>(-u.smallest) >> 23;
+  const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
+  const Wide error = power_of_two(__builtin_convertvector(largest, several::LongPart) - 127) * slack;
+  const auto rounded = [](Wide x) { return guard(__builtin_convertvector(x, Narrow)); };
+  sum = rounded(u.sum);
+  const BitsPart exact = largest - smallest <= BitsPart{} + (n <= 0x1p14 ? precision - 23 : -1);
+  const BitsPart alike = rounded(u.sum - error) == rounded(u.sum + error);
+  return (exact | alike) & (u.largest < BitsPart{} + 0x7F800000);
+}
+
+static inline bool all(several::BitsPart mask, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (!mask[i]) return false;
+  }
+  return true;
+}
+
+// The same of a single sum.
+static inline bool round_sums(const UpdatesOfOne& u, double n, int precision, int32_t& sum) {
+  const int32_t largest = u.largest >> 23, smallest = int32_t(-u.smallest) >> 23;
+  const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
+  const double error = power_of_two(largest - 127) * slack;
+  const auto rounded = [](double x) {
+    const int32_t bits = as<int32_t>(float(x));
+    return (bits & 0x7FFFFFFF) > 0x00800000 ? bits : 0;
+  };
+  sum = rounded(u.sum);
+  const bool exact = n <= 0x1p14 && largest - smallest <= precision - 23;
+  const bool alike = rounded(u.sum - error) == rounded(u.sum + error);
+  return (exact || alike) && u.largest < 0x7F800000;
+}
+
+// The sum of updates[at[i]] over i < count, columns of a row `width` apart, on the grid.
+template <class Load>
+static inline several::BitsPart sum_on_grid(Load load, int64_t count, int precision) {
   using several::BitsPart;
   using several::LongPart;
-  const auto load = [here](const float* p) {
-    Narrow v = {};
-    __builtin_memcpy(&v, p, sizeof(float) * here);
-    return v;
-  };
   const auto finite = [=](Narrow v) {
     return (BitsPart)(magnitude(v) < (0x7F800000 - BitsPart{}));
   };
-  const auto exponent = [](LongPart e) { return as<Wide>((e + 1023) << 52); };
-
   BitsPart largest = {}, all_finite = ~BitsPart{};
   Narrow sum = {};
   for (int64_t i = 0; i < count; ++i) {
-    const Narrow u = load(updates + at[i] * width);
+    const Narrow u = load(i);
     const BitsPart is_finite = finite(u), m = magnitude(u) & is_finite;
     largest = m > largest ? m : largest;
     sum += count == 1 ? u : as<Narrow>(as<BitsPart>(u) & ~is_finite);  // others as IEEE adds them
@@ -28,26 +87,172 @@ static inline void add_columns(const float* x, const float* updates, const int32
   }
   if (count > 1) {
     const LongPart grid = __builtin_convertvector(largest >> 23, LongPart) - (127 + precision);
-    const Wide steps = exponent(-grid), zero = 0x1.8p52 - Wide{};  // where integers begin
+    const Wide steps = power_of_two(-grid), zero = 0x1.8p52 - Wide{};  // where integers begin
     LongPart total = {};
     for (int64_t i = 0; i < count; ++i) {
-      const Narrow u = load(updates + at[i] * width);
+      const Narrow u = load(i);
       const Wide q = wide(as<Narrow>(as<BitsPart>(u) & finite(u))) * steps;
       total += as<LongPart>(q + zero) - as<LongPart>(zero);
     }
-    const Wide rounded = wide(__builtin_convertvector(total, Narrow)) * exponent(grid);
+    const Wide rounded = wide(__builtin_convertvector(total, Narrow)) * power_of_two(grid);
     sum = all_finite ? __builtin_convertvector(rounded, Narrow) : sum;
   }
-  sum = as<Narrow>(flush(as<Narrow>(guard(sum)) + load(x)));
-  __builtin_memcpy(to, &sum, sizeof(float) * here);
+  return guard(sum);
+}
+
+// to[j] = x[j] + the sum of load(i, j) over i < count, the last part only to `here`.
+template <int kParts, class Load>
+static inline void add_columns(const float* x, Load load, int64_t count, int precision, int64_t here,
+                               float* to) {
+  constexpr int64_t kHalf = kLanes / 2;
+  UpdatesOfColumns sums[kParts] = {};
+  for (int64_t i = 0; i < count; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kParts; ++j) {
+      const Narrow u = load(i, j);
+      sums[j].add(wide(u), magnitude(u));
+    }
+  }
+  for (int j = 0; j < kParts; ++j) {
+    const int64_t n = kParts == 1 ? here : kHalf;
+    several::BitsPart sum;
+    const several::BitsPart sure = round_sums(sums[j], count, precision, sum);
+    if (!all(sure, n)) sum = sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
+    Narrow y = {};
+    __builtin_memcpy(&y, x + j * kHalf, sizeof(float) * n);
+    y += as<Narrow>(sum);
+    y = as<Narrow>(canonical(y));
+    __builtin_memcpy(to + j * kHalf, &y, sizeof(float) * n);
+  }
 }
 
 static void add_updates(const float* x, const float* updates, const int32_t* at, int64_t count,
                         int64_t width, int precision, float* to) {
   constexpr int64_t kHalf = kLanes / 2;
+  const auto from = [=](int64_t c) {
+    return [=](int64_t i, int j) {
+      __builtin_prefetch(updates + at[i + kUpdatesAhead] * width + c + j * kHalf);
+      Narrow u;
+      __builtin_memcpy(&u, updates + at[i] * width + c + j * kHalf, sizeof u);
+      return as<Narrow>(flush(u));
+    };
+  };
+  int64_t c = 0;
+  for (; c + 4 * kHalf <= width; c += 4 * kHalf) {
+    add_columns<4>(x + c, from(c), count, precision, kHalf, to + c);
+  }
+  for (; c + 2 * kHalf <= width; c += 2 * kHalf) {
+    add_columns<2>(x + c, from(c), count, precision, kHalf, to + c);
+  }
+  for (; c + kHalf <= width; c += kHalf) {
+    add_columns<1>(x + c, from(c), count, precision, kHalf, to + c);
+  }
+  if (c == width) return;
+  const auto load_rest = [=](int64_t i, int) {
+    Narrow u = {};
+    __builtin_memcpy(&u, updates + at[i] * width + c, sizeof(float) * (width - c));
+    return as<Narrow>(flush(u));
+  };
+  add_columns<1>(x + c, load_rest, count, precision, width - c, to + c);
+}
+
+// A row of sums in memory: sums, largest and smallest updates of each column, and how many updates
+// there were.
+struct Row {
+  double* sum;
+  int32_t* largest;
+  uint32_t *smallest, *count;
+
+  Row(char* at, int64_t width) {
+    sum = reinterpret_cast<double*>(at);
+    largest = reinterpret_cast<int32_t*>(sum + width);
+    smallest = reinterpret_cast<uint32_t*>(largest + width);
+    count = smallest + width;
+  }
+};
+
+// Adds updates[k] to row at[k] of n, if there is one, for k in [begin, end).
+template <bool kOne>
+static void add_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
+                         uint32_t n, int64_t of_row, int64_t width, char* table) {
+  constexpr int64_t kHalf = kLanes / 2;
+  if (kOne) width = 1;
+  for (int64_t k = begin; k < end; ++k) {
+    if (uint32_t(at[k]) >= n) continue;
+    const Row row(table + at[k] * of_row, width);
+    const float* const from = updates + k * width;
+    ++*row.count;
+    int64_t c = 0;
+    for (; !kOne && c + kHalf <= width; c += kHalf) {
+      Narrow u;
+      UpdatesOfColumns of;
+      __builtin_memcpy(&u, from + c, sizeof u);
+      u = as<Narrow>(flush(u));
+      __builtin_memcpy(&of.sum, row.sum + c, sizeof of.sum);
+      __builtin_memcpy(&of.largest, row.largest + c, sizeof of.largest);
+      __builtin_memcpy(&of.smallest, row.smallest + c, sizeof of.smallest);
+      of.add(wide(u), magnitude(u));
+      __builtin_memcpy(row.sum + c, &of.sum, sizeof of.sum);
+      __builtin_memcpy(row.largest + c, &of.largest, sizeof of.largest);
+      __builtin_memcpy(row.smallest + c, &of.smallest, sizeof of.smallest);
+    }
+    for (; c < width; ++c) {
+      UpdatesOfOne of = {row.sum[c], row.largest[c], row.smallest[c]};
+      const float u = std::fabs(from[c]) < 0x1p-126f ? 0 : from[c];
+      of.add(u, as<int32_t>(u) & 0x7FFFFFFF);
+      row.sum[c] = of.sum;
+      row.largest[c] = of.largest;
+      row.smallest[c] = of.smallest;
+    }
+  }
+}
+
+static void add_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
+                         int64_t n, int64_t of_row, int64_t width, char* table) {
+  const auto add = width == 1 ? add_in_table<true> : add_in_table<false>;
+  add(updates, at, begin, end, uint32_t(n), of_row, width, table);
+}
+
+static void merge_tables(char* more, int64_t n, int64_t of_row, int64_t width, char* table) {
+  for (int64_t r = 0; r < n; ++r, more += of_row, table += of_row) {
+    const Row from(more, width), to(table, width);
+    for (int64_t c = 0; c < width; ++c) {
+      to.sum[c] += from.sum[c];
+      to.largest[c] = std::max(to.largest[c], from.largest[c]);
+      to.smallest[c] = std::max(to.smallest[c], from.smallest[c]);
+    }
+    *to.count += *from.count;
+  }
+}
+
+// to = x + the sums of a row, if they are sure.
+static bool finish_row(const float* x, char* at, int64_t width, int precision, float* to) {
+  constexpr int64_t kHalf = kLanes / 2;
+  const Row row(at, width);
+  const double n = *row.count;
+  if (n == 0) return true;
+  bool sure = true;
   int64_t c = 0;
   for (; c + kHalf <= width; c += kHalf) {
-    add_columns(x + c, updates + c, at, count, width, precision, kHalf, to + c);
+    UpdatesOfColumns of;
+    __builtin_memcpy(&of.sum, row.sum + c, sizeof of.sum);
+    __builtin_memcpy(&of.largest, row.largest + c, sizeof of.largest);
+    __builtin_memcpy(&of.smallest, row.smallest + c, sizeof of.smallest);
+    several::BitsPart sum;
+    sure &= all(round_sums(of, n, precision, sum), kHalf);
+    __builtin_memcpy(row.largest + c, &sum, sizeof sum);
   }
-  if (c < width) add_columns(x + c, updates + c, at, count, width, precision, width - c, to + c);
+  for (; c < width; ++c) {
+    int32_t sum;
+    sure &= round_sums(UpdatesOfOne{row.sum[c], row.largest[c], row.smallest[c]}, n, precision, sum);
+    row.largest[c] = sum;
+  }
+  if (!sure) return false;
+  for (c = 0; c < width; ++c) {
+    const float y = x[c] + as<float>(row.largest[c]);
+    to[c] = y != y ? __builtin_nanf("") : std::fabs(y) < 0x1p-126f ? 0 : y;
+  }
+  return true;
 }
+
+static const Scatter kScatter = {add_updates, add_in_table, merge_tables, finish_row};

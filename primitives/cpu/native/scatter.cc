@@ -1,16 +1,21 @@
 // Scatter-add of rows of float32 (repjax_scatter_add).
 //
-//   out[r, c] = operand[r, c] + the exact sum of updates[k, c] over the k with rows[k] = r
+//   out[r, c] = operand[r, c] + the sum of updates[k, c] over the k with rows[k] = r
 //
 // The result is where the operand was, so that rows without updates are not touched.
 // The bits are those of repjax.primitives.operations.scatter: no order of the updates matters.
 
 #include "axes.h"
+#include "exact.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -20,48 +25,152 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-constexpr int64_t kThread = 1 << 17;  // additions that are worth a thread
+constexpr int64_t kThread = 1 << 16;  // additions that are worth a thread
 constexpr int64_t kBlock = 1 << 13;   // elements of a block of rows
+constexpr int64_t kTable = 1 << 18;   // bytes of a table of sums that stays in the L2 cache
+constexpr int64_t kNarrow = 8;        // elements of a row for which lists of the updates do not pay
+
+struct Problem {
+  const float* updates;
+  const int32_t* row;  // of each update
+  int64_t n, windows, width;
+  int precision;
+  float* out;  // where the operand is
+
+  bool inside(int64_t k) const { return row[k] >= 0 && row[k] < n; }
+};
+
+// Calls row(r, at, count) for each row, by the lists of its updates: those of all rows, or of rows of
+// which `only` is not 0.
+template <class Row>
+void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
+  const auto takes = [&](int64_t k) { return p.inside(k) && (!only || only[p.row[k]]); };
+  std::vector<int32_t> first(p.n + 1);
+  for (int64_t k = 0; k < p.windows; ++k) {
+    if (takes(k)) ++first[p.row[k] + 1];
+  }
+  for (int64_t r = 0; r < p.n; ++r) first[r + 1] += first[r];
+  std::vector<int32_t> order(first[p.n] + kUpdatesAhead), next(first.begin(), first.end() - 1);
+  for (int64_t k = 0; k < p.windows; ++k) {
+    if (takes(k)) order[next[p.row[k]]++] = int32_t(k);
+  }
+  const int64_t together = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, together), 2.0 * first[p.n] * p.width, kThread, [&](int64_t block) {
+    const int64_t end = std::min(p.n, (block + 1) * together);
+    for (int64_t r = block * together; r < end; ++r) {
+      row(r, order.data() + first[r], first[r + 1] - first[r]);
+    }
+  });
+}
+
+void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
+  for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
+    const IeeeArithmetic ieee;
+    float* const to = p.out + r * p.width;
+    if (count > 0) set.add(to, p.updates, at, count, p.width, p.precision, to);
+  });
+}
+
+// The exact sums of the elements of a row and of their updates, rounded once, to nearest or to odd.
+void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, double slack, bool odd) {
+  for_rows(pool, p, nullptr, [&](int64_t r, const int32_t* at, int64_t count) {
+    constexpr int64_t kColumns = 64;
+    const IeeeArithmetic ieee(true);
+    for (int64_t c = 0; c < p.width; c += kColumns) {
+      const int64_t here = std::min(kColumns, p.width - c);
+      float* const to = p.out + r * p.width + c;
+      const float* const from = p.updates + c;
+      double sums[kColumns], magnitudes[kColumns], lost[kColumns] = {};
+      float before[kColumns];
+      for (int64_t j = 0; j < here; ++j) {
+        before[j] = to[j];
+        sums[j] = before[j];
+        magnitudes[j] = std::fabs(before[j]);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const float* const u = from + at[i] * p.width;
+        for (int64_t j = 0; j < here; ++j) {
+          const double x = sums[j], y = u[j], s = x + y, of_y = s - x;
+          sums[j] = s;
+          lost[j] += std::fabs((x - (s - of_y)) + (y - of_y));
+          magnitudes[j] += std::fabs(y);
+        }
+      }
+      int32_t unsure[kColumns];
+      const double unit = (count + kMoreTerms) * kUnit * slack;
+      const int64_t left = set.round_sure[odd](sums, here, unit, magnitudes, to, unsure);
+      for (int64_t l = 0; l < left; ++l) {
+        const int64_t j = unsure[l];
+        if (!std::isfinite(sums[j]) || lost[j] == 0) {
+          set.round_one[odd](sums[j], to + j);
+          continue;
+        }
+        to[j] = exactly(set, count + 1, odd, [&](int64_t k, int64_t terms, float* a, float*) {
+          for (int64_t i = 0; i < terms; ++i) {
+            a[i] = k + i == 0 ? before[j] : from[at[k + i - 1] * p.width + j];
+          }
+          return Factors{a, nullptr};
+        });
+      }
+    }
+  });
+}
+
+// All updates as they come, in a table of sums, or one for each thread.
+void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, int64_t of_row) {
+  const int64_t size = p.n * of_row;
+  const bool several = size <= kTable && 2 * p.n <= p.windows;
+  const int64_t threads = several ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
+  char* const tables = scratch<kSums, char>(size * threads);
+  in_parallel(pool, threads, threads, [&](int64_t i) {
+    const IeeeArithmetic ieee;
+    char* const table = tables + i * size;
+    std::memset(table, 0, size);
+    set.add_in_table(p.updates, p.row, i * p.windows / threads, (i + 1) * p.windows / threads, p.n,
+                     of_row, p.width, table);
+  });
+  for (int64_t i = 1; i < threads; ++i) {
+    set.merge(tables + i * size, p.n, of_row, p.width, tables);
+  }
+  std::vector<char> unsure(p.n);
+  std::atomic<bool> any{false};
+  const int64_t together = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, together), 4.0 * p.n * p.width, kThread, [&](int64_t block) {
+    const IeeeArithmetic ieee;
+    const int64_t end = std::min(p.n, (block + 1) * together);
+    for (int64_t r = block * together; r < end; ++r) {
+      float* const to = p.out + r * p.width;
+      unsure[r] = !set.finish(to, tables + r * of_row, p.width, p.precision, to);
+      if (unsure[r]) any = true;
+    }
+  });
+  if (any) add_by_rows(pool, p, set, unsure.data());
+}
 
 // Rows out of bounds are left out.
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buffer<ffi::S32> rows,
                   ffi::Buffer<ffi::F32> updates, int64_t width, int64_t precision,
-                  ffi::ResultBuffer<ffi::F32> out) {
+                  std::string_view order, double slack, ffi::ResultBuffer<ffi::F32> out) {
   const int64_t size = operand.element_count(), windows = rows.element_count();
   if (width < 1 || size % width || int64_t(updates.element_count()) != windows * width) {
     return ffi::Error::InvalidArgument("expected an operand [n, width] and updates [k, width]");
   }
-  const int64_t n = size / width;
-  const int32_t* const row = rows.typed_data();
-  const auto inside = [=](int32_t r) { return r >= 0 && r < n; };
-  // The updates of each row, together.
-  std::vector<int32_t> first(n + 1), order(windows);
-  for (int64_t k = 0; k < windows; ++k) {
-    if (inside(row[k])) ++first[row[k] + 1];
+  if (out->typed_data() != operand.typed_data()) {
+    return ffi::Error::InvalidArgument("expected the result in the operand's place");
   }
-  for (int64_t r = 0; r < n; ++r) first[r + 1] += first[r];
-  std::vector<int32_t> next(first.begin(), first.end() - 1);
-  for (int64_t k = 0; k < windows; ++k) {
-    if (inside(row[k])) order[next[row[k]]++] = int32_t(k);
+  const Problem p = {updates.typed_data(), rows.typed_data(), size / width,     windows,
+                     width,                int(precision),    out->typed_data()};
+  if (order != "order_independent") {
+    add_exactly(&pool, p, instruction_set().exact, slack, order == "exact, odd");
+    return ffi::Error::Success();
   }
-
-  const auto add = instruction_set().add_updates;
-  const int64_t together = std::max<int64_t>(1, kBlock / width);
-  const int64_t blocks = blocks_of(n, together);
-  const double work = 8.0 * windows * width;
-  const float *x = operand.typed_data(), *u = updates.typed_data();
-  float* const to = out->typed_data();
-  if (to != x) return ffi::Error::InvalidArgument("expected the result in the operand's place");
-  share(&pool, blocks, work, kThread, [&](int64_t block) {
-    const IeeeArithmetic ieee;
-    const int64_t end = std::min(n, (block + 1) * together);
-    for (int64_t r = block * together; r < end; ++r) {
-      const int64_t count = first[r + 1] - first[r], at = r * width;
-      if (count > 0) {
-        add(x + at, u, order.data() + first[r], count, width, int(precision), to + at);
-      }
-    }
-  });
+  const Scatter& set = instruction_set().scatter;
+  const int64_t of_row = round_up(width * 16 + 4, 8);
+  if (p.n <= 2 * windows && (width < kNarrow || p.n * of_row <= kTable)) {
+    add_in_tables(&pool, p, set, of_row);
+  } else {
+    add_by_rows(&pool, p, set, nullptr);
+  }
   return ffi::Error::Success();
 }
 
@@ -76,4 +185,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_scatter_add, repjax::handle,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<int64_t>("width")
                                   .Attr<int64_t>("precision")
+                                  .Attr<std::string_view>("order")
+                                  .Attr<double>("slack")
                                   .Ret<ffi::Buffer<ffi::F32>>());

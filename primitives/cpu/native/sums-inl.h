@@ -190,7 +190,8 @@ static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scrat
   }
 }
 
-// out[c] = the sequential sum of x[i * row + c], i below n, which is not 0.
+// out[c] = the sequential sum of x[i * row + c], i below n, which is not 0, where the processor
+// flushes: a sum that is subnormal is exact, so that it flushes as a guard does, except for the sign.
 static void sequential(const float* x, int64_t n, int64_t row, int64_t width, float* out) {
   constexpr int kTogether = 4;
   int64_t c = 0;
@@ -201,15 +202,16 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
     for (int64_t i = 1; i < n; ++i) {
       const float* at = x + i * row + c;
 #pragma GCC unroll 4
-      for (int j = 0; j < kTogether; ++j) sums[j] = add(sums[j], load(at + j * kLanes));
+      for (int j = 0; j < kTogether; ++j) sums[j] += load(at + j * kLanes);
     }
 #pragma GCC unroll 4
-    for (int j = 0; j < kTogether; ++j) store(out + c + j * kLanes, sums[j]);
+    for (int j = 0; j < kTogether; ++j) store(out + c + j * kLanes, as<Vector>(flush(sums[j])));
   }
   for (; c < width; c += kLanes) {
     const int64_t here = width - c < kLanes ? width - c : kLanes;
     Vector sum = load_some(x + c, here);
-    for (int64_t i = 1; i < n; ++i) sum = add(sum, load_some(x + i * row + c, here));
+    for (int64_t i = 1; i < n; ++i) sum += load_some(x + i * row + c, here);
+    sum = as<Vector>(flush(sum));
     __builtin_memcpy(out + c, &sum, sizeof(float) * here);
   }
 }

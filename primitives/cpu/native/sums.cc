@@ -106,35 +106,41 @@ void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int
   }
 }
 
-// As many sums side by side as a vector has elements, from wherever their terms lie.
+// Chains of additions side by side, since each waits for its last step, as in sums-inl.h.
+template <int kChains>
+void chains(const float* const* x, int64_t n, int64_t step, float* out) {
+  float sums[kChains];
+  for (int j = 0; j < kChains; ++j) sums[j] = x[j][0];
+  for (int64_t i = 1; i < n; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kChains; ++j) sums[j] += x[j][i * step];
+  }
+  for (int j = 0; j < kChains; ++j) out[j] = sums[j] == 0 ? 0 : sums[j];
+}
+
 void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
                 float* out, ffi::ThreadPool* pool) {
   const int64_t outputs = outer * inner;
   if (inner >= sums.lanes) {
     const int64_t blocks = blocks_of(inner, kColumns);
     share(pool, outer * blocks, outputs * n, kThread, [=, &sums](int64_t i) {
+      const IeeeArithmetic flushing(true);
       const int64_t o = i / blocks, c = i % blocks * kColumns;
       sums.sequential(x + o * n * inner + c, n, inner, std::min(kColumns, inner - c),
                       out + o * inner + c);
     });
     return;
   }
-  constexpr int64_t kTerms = 64;
-  const int64_t lanes = sums.lanes, blocks = blocks_of(outputs, lanes);
-  share(pool, blocks, outputs * n, kThread, [=, &sums](int64_t block) {
-    const int64_t first = block * lanes, count = std::min(lanes, outputs - first);
-    auto terms = buffer((kTerms + 1) * lanes);  // the first row: the sums so far
-    std::fill_n(terms.get(), (kTerms + 1) * lanes, 0.0f);
-    for (int64_t k = 0; k < n; k += kTerms) {
-      const int64_t here = std::min(kTerms, n - k);
-      for (int64_t j = 0; j < count; ++j) {
-        const float* from = x + ((first + j) / inner * n + k) * inner + (first + j) % inner;
-        float* to = terms.get() + lanes + j;
-        for (int64_t i = 0; i < here; ++i) to[i * lanes] = from[i * inner];
-      }
-      sums.sequential(terms.get(), here + 1, lanes, lanes, terms.get());
+  constexpr int64_t kTogether = 8;
+  share(pool, blocks_of(outputs, kTogether), outputs * n, kThread, [=](int64_t block) {
+    const IeeeArithmetic flushing(true);
+    const int64_t first = block * kTogether, count = std::min(kTogether, outputs - first);
+    const float* from[kTogether];
+    for (int64_t j = 0; j < count; ++j) {
+      from[j] = x + (first + j) / inner * n * inner + (first + j) % inner;
     }
-    std::copy_n(terms.get(), count, out + first);
+    if (count == kTogether) return chains<kTogether>(from, n, inner, out + first);
+    for (int64_t j = 0; j < count; ++j) chains<1>(from + j, n, inner, out + first + j);
   });
 }
 

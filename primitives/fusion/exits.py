@@ -1,0 +1,130 @@
+"""Exits: results of a program, which are made canonical where they are made.
+
+All values are canonical except for their NaNs, and a program ends with a ``canonicalize`` of each
+result.  That would be one more pass over memory where a kernel has made the result: some kernels
+see to their NaNs themselves.  And where a loop of XLA makes it and others read it too, XLA would
+compute it twice, and could not write it where an operand was that has been given to it
+(``donate_argnums``).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax.extend.core import Literal, Primitive
+from jax.interpreters import batching, mlir
+
+from repjax.primitives.core import canonical
+from repjax.primitives.core.define import define, kernel_for
+from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
+from repjax.primitives.core.programs import settled
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.core.values import canonicalize
+from repjax.primitives.fusion.entries import raw_dot_general_p, raw_scatter_add_p
+from repjax.primitives.fusion.kernels import Kernels
+from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
+from repjax.primitives.operations.products import conv_general_dilated_p, dot_general_p
+from repjax.primitives.operations.scatter import scatter_add_p
+
+_PRODUCTS = (dot_general_p, raw_dot_general_p, conv_general_dilated_p)
+_SCATTERS = (scatter_add_p, raw_scatter_add_p)
+
+
+def _ends_canonical(equation, operand_is_canonical: bool) -> bool:
+    """Whether the kernel of an equation gives its result one NaN, if there is one."""
+    if equation.primitive in _PRODUCTS:
+        return equation.params["contraction"] == "sequential"
+    return equation.primitive in _SCATTERS and operand_is_canonical  # of rows without updates
+
+
+def _sources(jaxpr) -> dict[Any, Any]:
+    """For what is canonical, or would be if an equation's kernel ended so: the variable that this
+    equation makes, or None."""
+    sources: dict[Any, Any] = {}
+    for equation in jaxpr.eqns:
+        x, result = (atoms[0] if atoms else None for atoms in (equation.invars, equation.outvars))
+        is_literal = isinstance(x, Literal)
+        is_known, source = is_literal or x in sources, None if is_literal else sources.get(x)
+        if is_canonicalize(equation):
+            sources[result] = None
+        elif _ends_canonical(equation, is_known and source is None):
+            sources[result] = result
+        elif is_known and (is_move(equation) or equation.primitive.name == "broadcast_in_dim"):
+            sources[result] = source
+    return sources
+
+
+def with_exits(jaxpr, kernels: Kernels):
+    """The program in which others read results as they leave, and each is made canonical once."""
+    returned, sources = set(variables(jaxpr.outvars)), _sources(jaxpr)
+    elementwise = (e for e in jaxpr.eqns if kernels.is_elementwise(e) and not is_canonicalize(e))
+    by_loops = {v for e in elementwise for v in e.outvars}
+    ending = set()  # what kernels make canonical
+    leaving: dict[Any, Any] = {}  # for what loops make, what it is when it has left
+    read: dict[Any, Any] = {}  # what to read in the place of a variable
+    for equation in filter(is_canonicalize, jaxpr.eqns):
+        (x,), (result,) = equation.invars, equation.outvars
+        if isinstance(x, Literal):
+            continue
+        if x in sources:
+            ending.add(sources[x])
+            read[result] = read.get(x, x)
+        elif x in by_loops and (x in leaving or result in returned):
+            read[result] = read[x] = leaving.setdefault(x, result)
+
+    def renamed(atoms):
+        return [v if isinstance(v, Literal) else read.get(v, v) for v in atoms]
+
+    equations = []
+    for equation in jaxpr.eqns:
+        if is_canonicalize(equation) and equation.outvars[0] in read:
+            continue
+        equation = equation.replace(invars=renamed(equation.invars))
+        if ending.intersection(equation.outvars):
+            equation = equation.replace(primitive=ended_p, params={"equation": equation})
+        equations.append(equation)
+        for x in equation.outvars:
+            if x in leaving:
+                leaves = {"primitive": leave_p, "params": {}, "invars": [x]}
+                equations.append(equation.replace(**leaves, outvars=[leaving[x]]))
+    return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars))
+
+
+# --- primitives -------------------------------------------------------------------------
+
+#: Makes canonical what is so except for its NaNs.
+leave_p = define("leave", canonical.one_nan, lambda x: x, halves=None)
+
+
+def _as_it_is(*operands, equation):
+    params = equation.primitive.get_bind_params(equation.params)
+    return equation.primitive.bind(*operands, **params)
+
+
+def _made_canonical(*operands, equation):
+    return canonicalize(_as_it_is(*operands, equation=equation))
+
+
+def _lower(ctx, *operands, equation, platform=None):
+    has_kernel = platform is not None and kernel_for(equation.primitive, platform, ctx) is not None
+    function = _as_it_is if has_kernel else _made_canonical
+    with settled():
+        lower = mlir.lower_fun(functools.partial(function, equation=equation), False)
+        return lower(ctx, *operands)
+
+
+def _batch(operands, dimensions, *, equation):
+    function = functools.partial(_made_canonical, equation=equation)
+    return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
+
+
+#: The result of an equation, made canonical, by its kernel or after it.
+ended_p = Primitive(PREFIX + "ended")
+ended_p.def_impl(_made_canonical)
+ended_p.def_abstract_eval(lambda *_, equation: equation.outvars[0].aval)
+mlir.register_lowering(ended_p, _lower)
+mlir.register_lowering(ended_p, functools.partial(_lower, platform="cpu"), platform="cpu")
+batching.primitive_batchers[ended_p] = _batch
+prim_requires_devices_during_lowering.add(ended_p)
