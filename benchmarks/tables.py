@@ -273,6 +273,7 @@ def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
         "lenet5",
         "devices",
         "resnet56",
+        "resnet56-epochs",
         "wrn-28-10",
         "elec_equip",
         "sunspots",
