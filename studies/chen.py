@@ -447,6 +447,12 @@ def prepare(study: Study, folder: pathlib.Path) -> None:
     (folder / RUNS).mkdir()
 
 
+def as_json(result: dict[str, Any]) -> str:
+    """JSON whose lists of numbers and texts are on one line."""
+    lists = re.compile(r"\[\s+[^][{}]*?\s+\]")
+    return lists.sub(lambda x: " ".join(x[0].split()), json.dumps(result, indent=1)) + "\n"
+
+
 def _without_platforms(study: Study) -> dict[str, Any]:
     """What the study was; each pair has its platforms, as :func:`_shown`."""
     return {name: x for name, x in dataclasses.asdict(study).items() if name != "platforms"}
@@ -489,7 +495,7 @@ def main(argv=None) -> int:
                     "setups": found,
                 }
                 with replacing(options.output) as file:
-                    file.write(json.dumps(result, indent=1).encode() + b"\n")
+                    file.write(as_json(result).encode())
         except (DataError, StudyError, settings.SettingError, RunError) as error:
             if str(error):
                 print(f"chen.py: {error}", file=sys.stderr)

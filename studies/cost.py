@@ -21,9 +21,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 import repjax
 from repjax.checkpoint import replacing
+from repjax.models import GraphSAGE, recipes
 from repjax.verify.progress import counter
 
 FORMAT, VERSION = "repjax study of cost", 1
@@ -33,6 +35,7 @@ CASES = {
     "lenet4": (128, 20),
     "lenet5": (128, 20),
     "forecaster": (32, 20),
+    "graphsage": (140, 20),
     "resnet38": (32, 5),
     "resnet56": (32, 5),
     "wrn-28-10": (4, 3),
@@ -42,29 +45,59 @@ ENOUGH = 20.0
 QUICK = ("lenet1", "forecaster")
 
 
-def measure(name: str, batch: int, turns: int, channels: int = 3) -> dict[str, Any]:
-    """The seconds of a step in each way, and of the first call, which compiles."""
+def published(name: str, batch: int) -> tuple[recipes.Program, tuple[Any, ...]]:
+    """The program of a network of ``studies/training.py``, and inputs and targets of a step."""
     import training
 
     network = training.NETWORKS[name]()
     recipe = dataclasses.replace(network.recipe, batch=batch)
-    network = network._replace(recipe=recipe)
     rng = np.random.default_rng(0)
     if network.size:
-        channels = channels if network.size == 32 and "lenet" not in name else 1
+        channels = 1 if name.startswith("lenet") else 3
         shape: tuple[int, ...] = (network.size, network.size, channels)
         targets = np.arange(batch, dtype=np.int32) % 10
     else:
         shape, targets = (training.WINDOW,), rng.normal(size=batch).astype(np.float32)
     inputs = rng.uniform(-1, 1, (batch, *shape)).astype(np.float32)
+    return recipes.program(network.model, recipe, 1), (inputs, targets)
+
+
+def graphsage(batch: int) -> tuple[recipes.Program, tuple[Any, ...]]:
+    """GraphSAGE with Adam on a random graph of Cora's size: papers, links, words of a paper."""
+    rng = np.random.default_rng(0)
+    features = (rng.random((2708, 1433)) < 0.0127).astype(np.float32)
+    links = rng.integers(0, 2708, (5278, 2)).astype(np.int32)
+    edges = np.concatenate([links, links[:, ::-1]]).T.copy()
+    labels, model, optimizer = np.arange(batch, dtype=np.int32) % 7, GraphSAGE(), optax.adam(0.01)
+
+    def initialize(key, inputs):
+        params = model.init(key, inputs, edges)
+        return {"params": params, "optimizer": optimizer.init(params)}
+
+    def step(state, key, inputs, targets):
+        def loss(params):
+            logits = model.apply(params, inputs, edges, True, rngs={"dropout": key})
+            return recipes.cross_entropy(logits[:batch], targets)
+
+        value, gradients = jax.value_and_grad(loss)(state["params"])
+        updates, rest = optimizer.update(gradients, state["optimizer"], state["params"])
+        return {"params": optax.apply_updates(state["params"], updates), "optimizer": rest}, value
+
+    return recipes.Program(initialize, step, model.apply), (features, labels)
+
+
+def measure(name: str, batch: int, turns: int) -> dict[str, Any]:
+    """The seconds of a step in each way, and of the first call, which compiles."""
+    made = graphsage(batch) if name == "graphsage" else published(name, batch)
+    program, (inputs, targets) = made
     key = jax.random.key(0)
     states, first, best, steps = {}, {}, {}, {}
-    for way in ("plain", "repjax"):
-        program = training.compiled(network, way == "repjax", 1)
+    for way, wrap in (("plain", jax.jit), ("repjax", repjax.reproducible)):
+        initialize, steps[way] = wrap(program.initialize), wrap(program.step)
         start = time.perf_counter()
-        states[way] = jax.block_until_ready(program.initialize(key, inputs[:1]))
-        jax.block_until_ready(program.step(states[way], key, inputs, targets))
-        first[way], steps[way] = time.perf_counter() - start, program.step
+        states[way] = jax.block_until_ready(initialize(key, inputs))
+        jax.block_until_ready(steps[way](states[way], key, inputs, targets))
+        first[way] = time.perf_counter() - start
     begun, taken = time.perf_counter(), 0
     while taken < turns and (taken < 2 or time.perf_counter() - begun < ENOUGH):
         for way, step in steps.items():

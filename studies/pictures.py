@@ -76,7 +76,8 @@ def _curves(setup: dict[str, Any], name: str = "loss") -> list[list[float]]:
 
 def _bands(axes, setups, name: str, title: str) -> None:
     """The band of all runs in plain JAX and with recordings, and the runs themselves."""
-    for setup in [x for x in ("original", "record, repjax") if x in setups]:
+    shown = [x for x in ("original", "record, repjax") if x in setups]
+    for setup in shown or ["seeds", "seeds, repjax"]:
         curves, colour = _curves(setups[setup], name), COLOURS[setup]
         length = min(map(len, curves))
         columns = [[curve[n] for curve in curves] for n in range(length)]
