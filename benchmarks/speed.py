@@ -224,41 +224,43 @@ def sealed(report: Report) -> dict[str, Any]:
     return {**body, "seal": seal(body)}
 
 
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def read(path: pathlib.Path) -> Report:
     """Raises ResultsError: another file, one of another version, cut short or changed."""
     try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
+        if (size := path.stat().st_size) > MOST_BYTES:
             raise ResultsError(f"{path}: expected at most {MOST_BYTES} bytes, received {size}")
-        body = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
+        why = error.strerror
+        raise ResultsError(f"{path}: expected a file of results, received {why}") from None
+    try:
+        body = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
         raise ResultsError(
-            f"{path}: expected a file of results, received {error.strerror}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ResultsError):
-            raise
-        raise ResultsError(
-            f"{path}: expected a whole file of results, as --output writes it, received no JSON "
-            f"({type(error).__name__})"
+            f"{path}: expected a whole file of results, as --output writes it, received one that "
+            "is no JSON or is cut short"
         ) from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise ResultsError(
             f"{path}: expected results of benchmarks/speed.py, whose format is {FORMAT!r}, "
             "received another file"
         )
-    if body.get("version") != VERSION:
+    if (version := body.get("version")) != VERSION:
         raise ResultsError(
-            f"{path}: expected version {VERSION} of the format, received "
-            f"{body.get('version')!r}; measure again"
+            f"{path}: expected version {VERSION} of the format, received {version!r}; measure again"
         )
+    fields = [field.name for field in dataclasses.fields(Report)]
     received = body.pop("seal", None)
-    if received != seal(body):
+    if received != seal(body) or not all(isinstance(body.get(name), dict) for name in fields):
         raise ResultsError(
             f"{path}: expected the results that were measured, received a file that was changed "
             "afterwards; measure again"
         )
-    return Report(*(body[field.name] for field in dataclasses.fields(Report)))
+    return Report(*(body[name] for name in fields))
 
 
 # --- comparing ----------------------------------------------------------------------------
@@ -344,7 +346,10 @@ def _number(least: float, what: str):
 
 
 def _pattern(text: str) -> str:
-    re.compile(text)
+    try:
+        re.compile(text)
+    except re.error:
+        raise ValueError(text) from None
     return text
 
 
@@ -393,7 +398,8 @@ def main() -> int:
         then = read(arguments.compare) if arguments.compare else None
         report = read(arguments.results) if arguments.results else None
     except ResultsError as error:
-        parser.error(str(error))
+        print(f"speed.py: {error}", file=sys.stderr)
+        return 2
     if report is None:
         report = run(wanted, arguments.minutes, options, Report(information()))
     print(page(report))
@@ -405,8 +411,9 @@ def main() -> int:
     worse = {}
     if then:
         for key in ("cpu", "jax", "products", "other work"):
-            if then.environment.get(key) != report.environment.get(key):
-                print(f"{key}: {then.environment.get(key)} before, {report.environment.get(key)}")
+            before, now = (each.environment.get(key) for each in (then, report))
+            if before != now:
+                print(f"{key}: {before} before, {now} now")
         found = compare(report, then, arguments.tolerance, arguments.only)
         print("\n".join(found.lines(arguments.tolerance)))
         worse = found.worse
