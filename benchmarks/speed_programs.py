@@ -219,17 +219,17 @@ def recurrent(cell: str) -> Program:
 
 def chain(size: int) -> tuple[Callable, Callable, tuple[Any, ...]]:
     """Elementwise functions; what operators do would be JAX's own under a plain ``jax.jit``."""
-    import repjax.numpy
+    import repjax.lax
 
-    def of(np_):
+    def of(lax_):
         def program(x, y):
-            inner = np_.exp(np_.multiply(np_.square(x), np.float32(-0.5)))
-            top = np_.tanh(np_.add(inner, np_.multiply(x, y)))
-            return np_.divide(top, np_.add(np_.abs(y), np.float32(1)))
+            inner = lax_.exp(lax_.mul(lax_.mul(x, x), np.float32(-0.5)))
+            top = lax_.tanh(lax_.add(inner, lax_.mul(x, y)))
+            return lax_.div(top, lax_.add(lax_.abs(y), np.float32(1)))
 
         return program
 
-    return of(jnp), of(repjax.numpy), (values((size,)), values((size,), 1))
+    return of(lax), of(repjax.lax), (values((size,)), values((size,), 1))
 
 
 def rows(name: str) -> tuple[Callable, Callable, tuple[Any, ...]]:
@@ -247,7 +247,7 @@ def rows(name: str) -> tuple[Callable, Callable, tuple[Any, ...]]:
 def layers(name: str) -> tuple[Callable, Callable, tuple[Any, ...]]:
     """Networks of repjax.nn, and of Flax's layers: inference, or loss and gradients."""
     import repjax.nn
-    import repjax.numpy as rnp
+    import repjax.numpy
     from repjax.models import LeNet5
 
     images = values((64, 32, 32, 1))
@@ -258,11 +258,11 @@ def layers(name: str) -> tuple[Callable, Callable, tuple[Any, ...]]:
 
     def gradient(model, np_):
         def loss(params, images):
-            return np_.mean(np_.square(model.apply(params, images)))
+            return np_.mean(model.apply(params, images))
 
         return jax.value_and_grad(loss)
 
-    return gradient(stock, jnp), gradient(explicit, rnp), (params, images)
+    return gradient(stock, jnp), gradient(explicit, repjax.numpy), (params, images)
 
 
 # --- other libraries ----------------------------------------------------------------------
