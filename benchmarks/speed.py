@@ -10,6 +10,8 @@ turns.  Devices, and what is without the C++ kernels, have processes of their ow
 and, with --output, writes OUTPUT.md and OUTPUT.json.  --full adds GPT-2 small's shape, which takes
 some minutes more and 6 GB.
 
+An interrupted run (Ctrl-C) writes what it has, and lists the rest as not run.
+
 --compare measures the cases of a file of results, or those of --results, and prints those whose
 ratio is larger by more than the tolerance.
 
@@ -18,7 +20,8 @@ ratio is larger by more than the tolerance.
 without it.  A case has its ``group``, ``base``, ``bar`` or null, ``base_s``, ``ours_s``,
 ``base_first_s``, ``ours_first_s`` (seconds), ``ratio`` and ``turns``.
 
-Exit status: 0; 1 if a ratio got worse or a case failed; 2 if a request or a file is wrong.
+Exit status: 0; 1 if a ratio got worse, a case failed or the run was interrupted; 2 if a request
+or a file is wrong.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ FORMAT, VERSION = "repjax speed", 1
 MOST_BYTES = 1 << 24  # of a file that is read
 LEAST_TURNS, BURST = 3, 0.03  # seconds of one way, in which a short call is made again and again
 LONGEST = 6.0  # seconds of a case, if there are few
+INTERRUPTED = "interrupted before it"
 LIBRARIES = ("flax", "optax", "blackjax", "jraph")
 
 Row = dict[str, Any]
@@ -161,10 +165,24 @@ def elsewhere(group, cases, end: float, options: list[str]) -> Iterator[tuple[st
 
 
 def run(wanted: Chosen, minutes: float, options: list[str], report: Report) -> Report:
-    """Measure; what is done is shown on standard error."""
+    """Measure; what is done is shown on standard error.
+
+    Whoever interrupts it gets what there is; the other cases are among those that were not run.
+    """
+    watch = OtherWork()
+    try:
+        _run(wanted, minutes, options, report)
+    except KeyboardInterrupt:
+        for name in (name for _, cases in wanted for name in cases):
+            if not any(name in x for x in (report.cases, report.not_run, report.failed)):
+                report.add("not_run", name, INTERRUPTED)
+    report.environment["other work"] = watch.cores()
+    return report
+
+
+def _run(wanted: Chosen, minutes: float, options: list[str], report: Report) -> None:
     end = time.perf_counter() + 60 * minutes
     left = sum(len(cases) for _, cases in wanted)
-    watch = OtherWork()
     with Bar(left) as bar:
         total = left
         for group, cases in wanted:
@@ -182,8 +200,6 @@ def run(wanted: Chosen, minutes: float, options: list[str], report: Report) -> R
                 text = f"{value['ratio']:.2f}" if kind == "cases" else value
                 print(f"{name}: {text}", file=sys.stderr, flush=True)
                 bar.show(total - left, group.name)
-    report.environment["other work"] = watch.cores()
-    return report
 
 
 class OtherWork:
@@ -419,7 +435,8 @@ def main() -> int:
         worse = found.worse
     for name, why in report.failed.items():
         print(f"failed: {name}: {why}", file=sys.stderr)
-    return 1 if worse or report.failed else 0
+    interrupted = not arguments.results and INTERRUPTED in report.not_run.values()
+    return 1 if worse or report.failed or interrupted else 0
 
 
 if __name__ == "__main__":

@@ -146,10 +146,15 @@ def over_bars(rows: Sequence[Row]) -> str:
 
 
 def _speed() -> list[Row]:
-    return [row for name in SPEED for row in read(name)[0]]
+    # A case of both runs counts once.
+    return list({row["case"]: row for name in SPEED for row in read(name)[0]}.values())
 
 
 # --- the tables -------------------------------------------------------------------------
+
+
+def _text(name: str) -> str:
+    return (RESULTS / f"{name}.md").read_text()
 
 
 def _link(name: str) -> str:
@@ -175,6 +180,9 @@ def measured() -> str:
         command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
         busy = float(info["other work"].removesuffix(" cores")) > 0.1
         beside = f", {info['other work']} of other work beside it" if busy else ""
+        unmeasured = re.findall("^Not run:\n\n((?:- .*\n)+)", _text(name), re.M)
+        if unmeasured:
+            beside += f", {unmeasured[0].count(chr(10))} cases not run"
         rows.append([_link(name), info["cpu"] + beside, info["jax"], f"`{command}`"])
     return table(["results", "CPU", "jax", "command"], rows).replace("---:", "---")
 

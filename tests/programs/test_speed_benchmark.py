@@ -140,6 +140,21 @@ def test_others_are_measured_where_a_case_fails_or_a_library_is_missing():
     assert (row["group"], row["base"], row["bar"]) == ("g", "another way", 1.5)
 
 
+def test_an_interrupted_run_keeps_what_it_has(tmp_path, run, monkeypatch):
+    def ends():
+        raise KeyboardInterrupt
+
+    first = speed_cases.Case("first", lambda: (lambda: 1, lambda: 2))
+    cases = (first, speed_cases.Case("second", ends), speed_cases.Case("third", ends))
+    monkeypatch.setattr(speed_cases, "groups", lambda full: [speed_cases.Group("g", cases)])
+    status, out, _ = run("--minutes", 0, "--output", tmp_path / "now")
+    found = speed.read(tmp_path / "now.json")
+    assert status == 1 and [*found.cases] == ["g: first"] and not found.failed
+    assert found.not_run == dict.fromkeys(["g: second", "g: third"], speed.INTERRUPTED)
+    assert "Not run:\n\n- g: second: interrupted before it" in out
+    assert run("--results", tmp_path / "now.json")[0] == 0
+
+
 def test_a_process_that_ends_early_is_noticed():
     group = speed_cases.Group("no such group", (), environment={"REPJAX_NATIVE": "off"})
     (result,) = speed.elsewhere(group, {"no such group: case": None}, 0.0, [])
