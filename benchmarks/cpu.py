@@ -14,6 +14,7 @@ import os
 import pathlib
 import platform
 import time
+from typing import Any
 
 import flax
 import flax.linen
@@ -145,16 +146,24 @@ class Transformer(flax.linen.Module):
     blocks: int = 4
     features: int = 64
     vocabulary: int = 100
+    dtype: Any = None  # what is computed in; parameters are float32
 
     @flax.linen.compact
     def __call__(self, tokens):
-        x = flax.linen.Embed(self.vocabulary, self.features)(tokens)
+        def dense(features, x):
+            return flax.linen.Dense(features, dtype=self.dtype)(x)
+
+        def normalized(x):
+            return flax.linen.LayerNorm(dtype=self.dtype)(x)
+
+        x = flax.linen.Embed(self.vocabulary, self.features, dtype=self.dtype)(tokens)
         for _ in range(self.blocks):
-            h = flax.linen.LayerNorm()(x)
-            x = x + flax.linen.MultiHeadDotProductAttention(num_heads=4)(h, h)
-            h = flax.linen.Dense(4 * self.features)(flax.linen.LayerNorm()(x))
-            x = x + flax.linen.Dense(self.features)(flax.linen.gelu(h))
-        return flax.linen.Dense(self.vocabulary)(flax.linen.LayerNorm()(x))
+            h = normalized(x)
+            attention = flax.linen.MultiHeadDotProductAttention(num_heads=4, dtype=self.dtype)
+            x = x + attention(h, h)
+            h = dense(4 * self.features, normalized(x))
+            x = x + dense(self.features, flax.linen.gelu(h))
+        return dense(self.vocabulary, normalized(x))
 
 
 class ResNet(flax.linen.Module):
@@ -230,9 +239,9 @@ def vocabulary_cases(words=8192, features=256, count=512):
     yield f"embeddings, {shape}x{features}, gradient", lookup, arguments
 
 
-def language_cases():
+def language_cases(dtype=None):
     """The training of a language model of many words."""
-    model, optimizer = Transformer(features=128, vocabulary=8192), optax.adam(1e-3)
+    model, optimizer = Transformer(features=128, vocabulary=8192, dtype=dtype), optax.adam(1e-3)
     tokens = np.arange(4 * 129, dtype=np.int32).reshape(4, 129) * 31 % model.vocabulary
 
     def step(params, state, tokens):

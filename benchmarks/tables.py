@@ -30,6 +30,11 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
+#: The runs of benchmarks/speed.py: of all cases, and of other libraries.
+SPEED = {
+    "speed": "--minutes 6",
+    "speed-libraries": "--only libraries",
+}
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
 
 #: The cases of benchmarks/cpu.py that reduce rows or columns.
@@ -79,7 +84,81 @@ def span(values: Iterable[str | float]) -> str:
     return f"{values[0]:.2f} to {values[-1]:.2f}"
 
 
+# --- the cases of benchmarks/speed.py ---------------------------------------------------
+
+#: The most that the ratios of cases may be: means over training steps and over all, and any one.
+MEAN_OF_STEPS, MEAN, MOST = 1.0, 1.2, 2.0
+_EIGENVALUES = ("eigh", "SVD")  # which are slower than this
+
+
+def _mean(rows: Iterable[Row]) -> float:
+    return statistics.geometric_mean(float(row["ratio"]) for row in rows)
+
+
+def _bar(row: Row) -> float:
+    return float(row["bar"] or MOST)
+
+
+def _shown(row: Row) -> str:
+    return f"{row['case'].partition(': ')[2]}: {row['ratio']}"
+
+
+def groups_of(rows: Sequence[Row]) -> str:
+    """By group the mean, the extremes and the cases over their bars; and over all groups."""
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        named.setdefault(row["case"].partition(": ")[0], []).append(row)
+    lines = []
+    for name, found in named.items():
+        by_ratio = sorted(found, key=lambda row: float(row["ratio"]))
+        over = sum(float(row["ratio"]) > _bar(row) for row in found)
+        base = found[0]["compared with"]
+        title = name if base == "plain JAX" else f"{name}, beside {base}"
+        cells = [f"{_mean(found):.2f}", _shown(by_ratio[0]), _shown(by_ratio[-1])]
+        lines.append([title, str(len(found)), *cells, str(over)])
+    plain = [row for row in rows if row["compared with"] == "plain JAX"]
+    steps = [row for row in plain if "training step" in row["case"]]
+    for title, found, bar in (
+        ("**all training steps**", steps, MEAN_OF_STEPS),
+        ("**all beside plain JAX**", plain, MEAN),
+    ):
+        if found:
+            mean = _mean(found)
+            verdict = "" if mean <= bar else ", **misses it**"
+            over = sum(float(row["ratio"]) > _bar(row) for row in found)
+            cells = [f"{mean:.2f} (bar {bar:.2f}{verdict})", "", "", str(over)]
+            lines.append([title, str(len(found)), *cells])
+    above = [row for row in plain if float(row["ratio"]) > MOST]
+    above = [row for row in above if not any(name in row["case"] for name in _EIGENVALUES)]
+    slowest = max(above, key=lambda row: float(row["ratio"]), default=None)
+    title = f"**above {MOST:.2f} times, except eigenvalues**"
+    lines.append([title, str(len(above)), "", "", _shown(slowest) if slowest else "", ""])
+    titles = ["cases", "number", "geometric mean", "fastest", "slowest", "over their bars"]
+    return table(titles, lines)
+
+
+def over_bars(rows: Sequence[Row]) -> str:
+    """The cases over their bars, those that are furthest over them first."""
+    over = [row for row in rows if float(row["ratio"]) > _bar(row)]
+    over.sort(key=lambda row: float(row["ratio"]) / _bar(row), reverse=True)
+    cells = ([row["case"], row["compared with"], row["ratio"], f"{_bar(row):.2f}"] for row in over)
+    return table(["case over its bar", "compared with", "ratio", "bar"], cells)
+
+
+def _speed() -> list[Row]:
+    # A case of both runs counts once.
+    return list({row["case"]: row for name in SPEED for row in read(name)[0]}.values())
+
+
 # --- the tables -------------------------------------------------------------------------
+
+
+def _text(name: str) -> str:
+    return (RESULTS / f"{name}.md").read_text()
+
+
+def _link(name: str) -> str:
+    return f"[{name}](../benchmarks/results/{name}.md)"
 
 
 def measured() -> str:
@@ -95,8 +174,16 @@ def measured() -> str:
         command = f"python benchmarks/{program}.py {part}--output benchmarks/results/{name}"
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
-        link = f"[{name}](../benchmarks/results/{name}.md)"
-        rows.append([link, info["cpu"], info["jax"], f"`{command}`"])
+        rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])
+    for name, options in SPEED.items():
+        info = heading(name)
+        command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
+        busy = float(info["other work"].removesuffix(" cores")) > 0.1
+        beside = f", {info['other work']} of other work beside it" if busy else ""
+        unmeasured = re.findall("^Not run:\n\n((?:- .*\n)+)", _text(name), re.M)
+        if unmeasured:
+            beside += f", {unmeasured[0].count(chr(10))} cases not run"
+        rows.append([_link(name), info["cpu"] + beside, info["jax"], f"`{command}`"])
     return table(["results", "CPU", "jax", "command"], rows).replace("---:", "---")
 
 
@@ -236,6 +323,16 @@ def errors() -> str:
             for row in read("products")[1]
         ),
     )
+
+
+def speed_groups() -> str:
+    """Every case of benchmarks/speed.py, by group."""
+    return groups_of(_speed())
+
+
+def speed_over_bars() -> str:
+    """Those of them that miss their bars."""
+    return over_bars(_speed())
 
 
 def exact_times() -> str:
@@ -381,6 +478,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured),
+        *(speed_groups, speed_over_bars),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 

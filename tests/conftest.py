@@ -29,7 +29,7 @@ OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
     *("accumulator", "chen", "exact"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
-    *("language_example", "gpt2_benchmark", "reinforcement_example", "weights"),
+    *("language_example", "gpt2_benchmark", "speed_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("fpna_study", "repdl_study", "torch_parameters", "workaround_study"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),

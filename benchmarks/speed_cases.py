@@ -1,0 +1,492 @@
+"""The cases of benchmarks/speed.py, in groups, each with the most that its ratio may be.
+
+The programs are those of the other benchmarks where these have them, found by their names, and of
+benchmarks/speed_programs.py.  Nothing is made before a case is measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cpu
+import gpt2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import speed_programs as programs
+from cpu import values
+from jax import lax
+
+import devices
+import repjax
+from repjax.models import GPT
+
+PLAIN = "plain JAX"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """``make`` returns two calls without arguments: the one that is compared with, and ours.
+
+    ``bar`` is the most that the ratio should be, where it is not that of every case; ``needs`` are
+    libraries that need not be installed.
+    """
+
+    name: str
+    make: Callable[[], programs.Calls]
+    bar: float | None = None
+    needs: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Cases that are compared with ``base``, in a process with these variables of its own."""
+
+    name: str
+    cases: tuple[Case, ...]
+    base: str = PLAIN
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def beside_plain(function: Callable, arguments: Iterable[Any], **orders: str) -> programs.Calls:
+    ours = repjax.reproducible(function, **orders)
+    return functools.partial(jax.jit(function), *arguments), functools.partial(ours, *arguments)
+
+
+def case(name: str, make: Callable[..., programs.Program], *args: Any, bar=None, **orders) -> Case:
+    """A program that ``make(*args)`` returns, beside itself in plain JAX."""
+    return Case(name, lambda: beside_plain(*make(*args), **orders), bar)
+
+
+def given(name: str, function: Callable, *arguments: Any, bar=None, **orders: str) -> Case:
+    """A function of arrays of these shapes, normal numbers; or of what calls return."""
+
+    def make():
+        made = [x() if callable(x) else values(x, seed) for seed, x in enumerate(arguments)]
+        return function, made
+
+    return case(name, make, bar=bar, **orders)
+
+
+def found(source: Callable[[], Iterable], name: str, bar=None, **orders: str) -> Case:
+    """The case of this name of another benchmark."""
+
+    def make():
+        for other, function, arguments in source():
+            if other == name:
+                return function, arguments
+        raise LookupError(f"expected a case {name!r}, received a source without it")
+
+    return case(name, make, bar=bar, **orders)
+
+
+def all_found(source: Callable[[], Iterable], bars: dict[str, float | None]) -> list[Case]:
+    return [found(source, name, bar) for name, bar in bars.items()]
+
+
+def integers(shape, below: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, below, shape).astype(np.int32)
+
+
+# --- sparse operations --------------------------------------------------------------------
+
+
+def _segments(reduce: Callable, rows: int, columns: tuple[int, ...], segments: int):
+    def program(x, ids):
+        return reduce(x, ids, num_segments=segments)
+
+    return program, (values((rows, *columns)), integers(rows, segments))
+
+
+def _scatter_add(rows: int, columns: tuple[int, ...], into: int):
+    def program(base, ids, x):
+        return base.at[ids].add(x)
+
+    base = jnp.zeros((into, *columns))
+    return program, (base, integers(rows, into), values((rows, *columns)))
+
+
+def _gather_gradient(rows: int, columns: int, count: int):
+    def program(x, ids, cotangent):
+        return jax.vjp(lambda x: x[ids], x)[1](cotangent)
+
+    return program, (values((rows, columns)), integers(count, rows), values((count, columns), 1))
+
+
+def sparse() -> list[Case]:
+    shapes = {
+        "10,000 x 64 into 1,000": (10_000, (64,), 1000),
+        "10,000 into 1,000": (10_000, (), 1000),
+        "200,000 x 16 into 10,000": (200_000, (16,), 10_000),
+        "100,000 into 100": (100_000, (), 100),
+    }
+    gradient = "gradient of a gather, 20,000 of 5,000 x 64"
+    return [
+        *(
+            case(f"segment_sum, {name}", _segments, jax.ops.segment_sum, *shape, bar=1.5)
+            for name, shape in shapes.items()
+        ),
+        *(
+            case(f"scatter-add, {name}", _scatter_add, *shape, bar=1.5)
+            for name, shape in shapes.items()
+        ),
+        *(
+            case(f"segment_max, {name}", _segments, jax.ops.segment_max, *shapes[name], bar=1.2)
+            for name in ("10,000 x 64 into 1,000", "100,000 into 100")
+        ),
+        case(gradient, _gather_gradient, 5000, 64, 20_000, bar=1.2),
+        found(cpu.vocabulary_cases, "embeddings, 512 of 8192x256, gradient", 1.2),
+    ]
+
+
+# --- loops --------------------------------------------------------------------------------
+
+
+def loops() -> list[Case]:
+    return [
+        *(
+            case(f"fori_loop, {n}x{n}", programs.fori_loop, n, bar=1.0 if n == 1000 else 1.3)
+            for n in (16, 64, 256, 1000)
+        ),
+        *(
+            case(f"scan, {m}x{n}", programs.scan, m, n, bar=1.0 if m == 1000 else 1.3)
+            for m, n in ((16, 16), (256, 256), (4096, 32), (1000, 1000))
+        ),
+    ]
+
+
+def recurrent() -> list[Case]:
+    return [
+        *(case(f"RNN, scan, T = {t}", programs.recurrence, t, bar=1.2) for t in (20, 200)),
+        case("RNN, scan, T = 20, gradient", programs.recurrence_gradient, 20, bar=1.2),
+        *(
+            case(f"{name} training step, T = 50", programs.recurrent, cell, bar=1.2)
+            for name, cell in (("RNN", "SimpleCell"), ("LSTM", "LSTMCell"), ("GRU", "GRUCell"))
+        ),
+    ]
+
+
+# --- elementwise, rows, sums --------------------------------------------------------------
+
+
+def in_cache() -> list[Case]:
+    bars = {"add": 1.0, **dict.fromkeys(("exp", "expm1", "tanh", "logistic", "erf"), 1.2)}
+    bars |= dict.fromkeys(("div", "sqrt", "log", "log1p", "rsqrt", "sin", "pow", "lgamma", "atan2"))
+    source = functools.partial(cpu.elementwise_cases, [1 << 16])
+    return all_found(source, {f"elementwise {n} [65536]": bar for n, bar in bars.items()})
+
+
+def large() -> list[Case]:
+    elementwise = functools.partial(cpu.elementwise_cases, [1 << 24])
+    reductions = functools.partial(cpu.reduction_cases, [1 << 24])
+    names = ("softmax rows", "softmax gradient", "variance of columns", "reduce_sum all")
+    names += ("layer norm rows", "layer norm gradient")
+    return [
+        *all_found(elementwise, {f"elementwise {n} [16777216]": 1.1 for n in ("add", "sqrt")}),
+        *all_found(reductions, {f"{n} [16384x1024]": None if "norm" in n else 1.1 for n in names}),
+    ]
+
+
+def _sum(x):
+    return x.sum()
+
+
+def sums() -> list[Case]:
+    """In each order; RepDL's sequential sum took 4.7 times plain JAX's on one machine."""
+    four_million, matrix = (1 << 22,), (4096, 1024)
+    return [
+        given("sum of 4 M, pairwise", _sum, four_million, bar=1.1),
+        given("sum of 4 M, sequential", _sum, four_million, bar=4.7, accumulation="sequential"),
+        given("softmax 4096 x 1024", jax.nn.softmax, matrix, bar=1.2),
+        found(cpu.vocabulary_cases, "cross-entropy, 512 of 8192", 1.2),
+        found(cpu.vocabulary_cases, "cross-entropy, 512 of 8192, gradient", 1.2),
+        found(cpu.factorization_cases, "dot [65536]", 1.2),
+    ]
+
+
+def of_pairwise() -> list[Case]:
+    """Sums in order_independent beside those in pairwise order."""
+
+    def make(function, shape):
+        x, order = values(shape), "order_independent"
+        return (
+            functools.partial(repjax.reproducible(function), x),
+            functools.partial(repjax.reproducible(function, accumulation=order), x),
+        )
+
+    how = {
+        "sum of 4 M, order_independent": (_sum, (1 << 22,)),
+        "softmax 4096 x 1024, order_independent": (jax.nn.softmax, (4096, 1024)),
+    }
+    return [Case(name, functools.partial(make, *args), 2.0) for name, args in how.items()]
+
+
+# --- products, linear algebra, Fourier ----------------------------------------------------
+
+
+def _transposed(x, w):
+    return x @ w.T
+
+
+def sequential() -> list[Case]:
+    sizes, big = (256, 512, 1024, 2048), ((1024, 1024), (1024, 1024))
+    layers = ("convolution 64x14x14x6, 5x5x16", "its input gradient", "its kernel gradient")
+    return [
+        *(given(f"dot {n}x{n}x{n}", lax.dot, (n, n), (n, n), bar=1.0) for n in sizes),
+        given("x @ w.T 1024x1024x1024", _transposed, *big, bar=1.0),
+        given("left gradient of 256x784x1000", _transposed, (256, 1000), (784, 1000), bar=1.0),
+        given("dot 64x400x120", lax.dot, (64, 400), (400, 120)),
+        *(found(functools.partial(cpu.contraction_cases, True), name) for name in layers),
+    ]
+
+
+def order_independent() -> list[Case]:
+    order = {"contraction": "order_independent", "bar": 1.2}
+    shapes = ((64, 400, 120), (128, 512, 128), (64, 784, 512), (256, 256, 256), (1024, 1024, 1024))
+    left = functools.partial(given, "left gradient of 256x784x1000", _transposed)
+    return [
+        *(given(f"dot {m}x{k}x{n}", lax.dot, (m, k), (k, n), **order) for m, k, n in shapes),
+        given("x @ w.T 1024x1024x1024", _transposed, (1024, 1024), (1024, 1024), **order),
+        left((256, 1000), (784, 1000), **order),
+        given("right gradient of 256x784x1000", _right, (256, 784), (256, 1000), **order),
+    ]
+
+
+def _right(x, g):
+    return x.T @ g
+
+
+def linear_algebra() -> list[Case]:
+    bars = {"QR": 1.5, "eigh": 4.0, "SVD": 4.0, "Cholesky": None, "LU": None, "solve": None}
+    return all_found(cpu.factorization_cases, {f"{n} [256x256]": bar for n, bar in bars.items()})
+
+
+def fourier() -> list[Case]:
+    names = ("rfft [256x1024]", "rfft [1000x400]", "rfft [16x1009]", "fft2 [64x64x64]")
+    return all_found(cpu.fourier_cases, dict.fromkeys(names))
+
+
+# --- explicit functions -------------------------------------------------------------------
+
+
+def explicit_products() -> list[Case]:
+    import repjax.lax
+
+    def make(n):
+        x = values((n, n)), values((n, n), 1)
+        return functools.partial(jax.jit(lax.dot), *x), functools.partial(repjax.lax.dot, *x)
+
+    return [
+        Case(f"repjax.lax.dot {n}x{n}x{n}", functools.partial(make, n), 1.05) for n in (1024, 2048)
+    ]
+
+
+def explicit() -> list[Case]:
+    """Explicit functions under a plain jax.jit, beside stock ones under the decorator."""
+
+    def beside(make, *args):
+        stock, ours, arguments = make(*args)
+        return (
+            functools.partial(repjax.reproducible(stock), *arguments),
+            functools.partial(jax.jit(ours), *arguments),
+        )
+
+    parts: dict[str, tuple[Any, ...]] = {
+        "chain of 65,536": (programs.chain, 1 << 16),
+        "chain of 4 M": (programs.chain, 1 << 22),
+        "softmax of rows 1024x1024": (programs.rows, "softmax"),
+        "layer norm of rows 1024x1024": (programs.rows, "layer norm"),
+        "LeNet-5 of repjax.nn, inference": (programs.layers, "inference"),
+        "LeNet-5 of repjax.nn, loss and gradients": (programs.layers, "gradients"),
+    }
+    return [Case(name, functools.partial(beside, *how), 1.0) for name, how in parts.items()]
+
+
+# --- training, language models ------------------------------------------------------------
+
+
+def training() -> list[Case]:
+    bfloat16 = functools.partial(cpu.language_cases, jnp.bfloat16)
+    lenet = "LeNet-5 training step, batch 64"
+    independent = {"contraction": "order_independent"}
+    return [
+        *(found(cpu.training_cases, f"{lenet}, {name}") for name in ("sgd", "adam")),
+        dataclasses.replace(
+            found(cpu.training_cases, f"{lenet}, adam", **independent),
+            name=f"{lenet}, adam, order_independent",
+        ),
+        case("784-1000-1000-10 training step, batch 256, adam", programs.perceptron),
+        case(
+            "784-1000-1000-10 training step, batch 256, adam, order_independent",
+            programs.perceptron,
+            **independent,
+        ),
+        case("adam alone, 784-1000-1000-10", programs.adam),
+        *(
+            found(cpu.network_cases, f"{name} training step, 4 blocks")
+            for name in ("transformer", "ResNet")
+        ),
+        *(
+            found(
+                lambda: cpu.network_cases(cpu.larger_networks()), f"{name} training step, 4 blocks"
+            )
+            for name in ("larger transformer", "larger ResNet")
+        ),
+        found(cpu.language_cases, "language model training step, 8192 words"),
+        dataclasses.replace(
+            found(bfloat16, "language model training step, 8192 words", 1.1),
+            name="bfloat16 language model training step, 8192 words",
+        ),
+        case("UNet training step", programs.unet, bar=1.1),
+        case("VAE training step", programs.vae, bar=1.1),
+        case("DQN training step", programs.dqn, bar=1.1),
+    ]
+
+
+SMALL = gpt2.Shape(GPT(vocabulary=8192, positions=256, width=256, depth=4, heads=8), 2, 128, 0)
+
+
+def language_model(full: bool = False) -> list[Case]:
+    """A model of GPT-2's architecture and the pieces of its steps; GPT-2 small's shape if full."""
+    shape = gpt2.SHAPES["gpt2"] if full else SMALL
+    words, width, rows = shape.model.vocabulary, shape.model.width, shape.rows * shape.length
+    batch = f"{shape.rows} x {shape.length} tokens"
+
+    @functools.cache  # the parameters, while this group is measured
+    def start():
+        begin, step = shape.trainer()
+        return step, *repjax.reproducible(begin)(jax.random.key(0))
+
+    def step():
+        step, params, state = start()
+        return step, (params, state, shape.tokens(shape.rows, shape.length))
+
+    def forward():
+        return shape.model.apply, (start()[1], shape.tokens(shape.rows, shape.length))
+
+    def decode(count):
+        def program(params, tokens, positions, cache):
+            return shape.model.apply(params, tokens, positions, cache)
+
+        at, cache = np.full((count, 1), 100, np.int32), shape.model.make_cache(count, 128)
+        return program, (start()[1], shape.tokens(count, 1), at, cache)
+
+    def adamw():
+        params, optimizer = start()[1], optax.adamw(3e-4)
+
+        def update(gradient, state, params):
+            updates, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+
+        return update, (jax.tree.map(lambda x: 1e-3 * x, params), optimizer.init(params), params)
+
+    def lookup():
+        def program(table, tokens, cotangent):
+            return jax.vjp(lambda table: table[tokens], table)[1](cotangent)
+
+        return program, (values((words, width)), integers(rows, words), values((rows, width), 1))
+
+    def loop(e, v):
+        return lax.fori_loop(0, 16, lambda _, v: jnp.tanh(v @ e[:width]), v)
+
+    table, x, logits = (words, width), (rows, width), (rows, words)
+    cases = [
+        case(f"training step, {batch}", step, bar=1.1),
+        case(f"forward pass, {batch}", forward, bar=1.1),
+        *(case(f"decode a token, batch {n}", decode, n, bar=1.1) for n in (1, 8, 64)),
+        case("AdamW alone", adamw, bar=1.1),
+        case(f"gradient of the embedding, {rows} tokens", lookup, bar=1.2),
+        given(f"logits {rows} x {width} x {words}", _transposed, x, table, bar=1.1),
+        given("logits, left gradient", lambda g, e: g @ e, logits, table, bar=1.1),
+        given("logits, right gradient", lambda g, x: g.T @ x, logits, x, bar=1.1),
+        given("q @ w, one row", lambda q, w: q @ w, (1, width), (width, words), bar=1.1),
+        given("q @ e.T, one row", _transposed, (1, width), table, bar=1.1),
+        given("e.sum()", _sum, table, bar=1.1),
+        given(f"a loop that reads e[:{width}]", loop, table, (width,), bar=1.3),
+    ]
+    title = f"GPT {words} x {width}, {shape.model.depth} blocks"
+    return [dataclasses.replace(case, name=f"{title}: {case.name}") for case in cases]
+
+
+# --- devices, libraries, no kernels -------------------------------------------------------
+
+
+def split(count: int) -> list[Case]:
+    """Training steps whose batch is split over so many devices, parts of the CPU."""
+
+    def source():
+        axis = jax.sharding.AxisType.Auto
+        return devices.cases(jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(axis,)))
+
+    names = (f"transformer, {count} devices, jit", f"transformer, {count} devices, shard_map")
+    return [
+        dataclasses.replace(
+            found(source, name, 1.15), name=name.replace("transformer", "transformer training step")
+        )
+        for name in names
+    ]
+
+
+def libraries() -> list[Case]:
+    return [
+        Case("NNX transformer training step, 4 blocks", programs.nnx_transformer, 1.1),
+        dataclasses.replace(
+            case("BlackJAX NUTS, 10 draws", programs.nuts, bar=1.1), needs=("blackjax",)
+        ),
+        dataclasses.replace(
+            case("jraph GraphSAGE training step", programs.graph_sage, bar=1.1), needs=("jraph",)
+        ),
+    ]
+
+
+def without_kernels() -> list[Case]:
+    return [
+        given("dot 256x256x256", lax.dot, (256, 256), (256, 256), bar=8.0),
+        given("softmax 1024 x 1024", jax.nn.softmax, (1024, 1024), bar=8.0),
+        found(cpu.network_cases, "transformer training step, 4 blocks", 8.0),
+    ]
+
+
+def _devices(count: int) -> dict[str, str]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    return {"XLA_FLAGS": flags.strip()}
+
+
+def groups(full: bool = False) -> list[Group]:
+    """All of them; ``full`` adds GPT-2 small's shape, which takes gigabytes and minutes."""
+    made = {
+        "networks": training(),
+        "recurrent": recurrent(),
+        "language model": language_model(),
+        "libraries": libraries(),
+        "sparse": sparse(),
+        "loops": loops(),
+        "in cache": in_cache(),
+        "large": large(),
+        "sums and losses": sums(),
+        "sequential": sequential(),
+        "order_independent": order_independent(),
+        "explicit products": explicit_products(),
+        "Fourier": fourier(),
+        "linear algebra": linear_algebra(),
+    }
+    if full:
+        made["GPT-2 small's shape"] = language_model(full=True)
+    return [
+        *(Group(name, tuple(cases)) for name, cases in made.items()),
+        Group("2 devices", tuple(split(2)), environment=_devices(2)),
+        Group("8 devices", tuple(split(8)), environment=_devices(8)),
+        Group("order_independent sums", tuple(of_pairwise()), "pairwise"),
+        Group("explicit", tuple(explicit()), "the decorator"),
+        Group(
+            "without kernels",
+            tuple(without_kernels()),
+            "plain JAX, without the C++ kernels",
+            {"REPJAX_NATIVE": "off"},
+        ),
+    ]
