@@ -17,7 +17,7 @@ from jax.extend.core import Literal, Primitive
 from jax.interpreters import batching, mlir
 
 from repjax.primitives.core import canonical
-from repjax.primitives.core.define import define, kernel_for
+from repjax.primitives.core.define import kernel_for
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.programs import settled
 from repjax.primitives.core.tables import PREFIX
@@ -95,7 +95,11 @@ def with_exits(jaxpr, kernels: Kernels):
 # --- primitives -------------------------------------------------------------------------
 
 #: Makes canonical what is so except for its NaNs.
-leave_p = define("leave", canonical.one_nan, lambda x: x, halves=None)
+leave_p = Primitive(PREFIX + "leave")
+leave_p.def_impl(canonical.one_nan)
+leave_p.def_abstract_eval(lambda x: x)
+mlir.register_lowering(leave_p, mlir.lower_fun(canonical.one_nan, multiple_results=False))
+batching.defvectorized(leave_p)
 
 
 def _as_it_is(*operands, equation):
