@@ -131,18 +131,18 @@ def plans(study: Study) -> list[Plan]:
 def work(order: dict[str, Any]) -> None:
     """Run some plans, one after the other, with programs that are compiled once."""
     # What a platform is has to be settled before JAX looks.
-    import training
+    import trainings
 
     if order["cpus"]:
-        training.on_cpus(order["cpus"])
+        trainings.on_cpus(order["cpus"])
 
     from repjax.verify import RunError
     from repjax.verify.progress import counter
 
     study, folder = Study(**order["study"]), pathlib.Path(order["work"])
     network = _network(study.network, study.batch)
-    task = training.task(study.data, network, study.limit, study.tested, order["folder"])
-    programs: dict[bool, training.Compiled] = {}
+    task = trainings.task(study.data, network, study.limit, study.tested, order["folder"])
+    programs: dict[bool, trainings.Compiled] = {}
     done = 0
     with counter(f"{order['title']} steps") as show:
 
@@ -155,7 +155,7 @@ def work(order: dict[str, Any]) -> None:
             reproducible = SETUPS[plan.setup][0]
             if reproducible not in programs:
                 steps = task.train.count // network.recipe.batch
-                programs[reproducible] = training.compiled(network, reproducible, steps)
+                programs[reproducible] = trainings.compiled(network, reproducible, steps)
             try:
                 _run(plan, programs[reproducible], task, study, folder, progress)
             except RunError as error:
@@ -164,15 +164,15 @@ def work(order: dict[str, Any]) -> None:
 
 def _network(name: str, batch: int | None):
     """A network, with its recipe's batch or another one."""
-    import training
+    import trainings
 
-    network = training.NETWORKS[name]()
+    network = trainings.NETWORKS[name]()
     recipe = network.recipe
     return network._replace(recipe=dataclasses.replace(recipe, batch=batch or recipe.batch))
 
 
 def _run(plan: Plan, program, task, study: Study, folder: pathlib.Path, progress) -> None:
-    import training
+    import trainings
 
     from repjax.verify import Run, record, replay
 
@@ -189,7 +189,7 @@ def _run(plan: Plan, program, task, study: Study, folder: pathlib.Path, progress
         random = replay(recording) if plan.side else record(recording)
     metadata = {"plan": dataclasses.asdict(plan), "study": dataclasses.asdict(study)}
     with Run(path, resume=repeated, metadata=metadata, background=True) as run, random:
-        training.train(program, task, run, seed=plan.seed, epochs=study.epochs, progress=progress)
+        trainings.train(program, task, run, seed=plan.seed, epochs=study.epochs, progress=progress)
 
 
 def start(study: Study, side: int, platform: str, todo: list[Plan], options) -> None:
@@ -385,13 +385,13 @@ def count(value: str) -> int:
 
 def check(options) -> Study:
     """The study of some options, and all that can be wrong before it begins."""
-    import training
+    import trainings
 
     network = _network(options.network, options.batch)
     is_forecaster = options.network == "forecaster"
     name = options.set or ("elec_equip" if is_forecaster else "fashion-mnist")
-    if name not in training.SETS:
-        raise StudyError(f"expected --set of {', '.join(training.SETS)}, received {name}")
+    if name not in trainings.SETS:
+        raise StudyError(f"expected --set of {', '.join(trainings.SETS)}, received {name}")
     platforms = [*options.platforms, *(f"python={x}" for x in options.python)]
     if len(set(platforms)) < 2 or len(set(platforms)) != len(platforms):
         raise StudyError(
@@ -407,7 +407,7 @@ def check(options) -> Study:
         raise StudyError(f"expected at most {len(SEEDS)} pairs, one a seed, not {options.pairs}")
     if options.output and not options.output.absolute().parent.is_dir():
         raise StudyError(f"expected a folder for --output, received {options.output}; create it")
-    training.task(name, network, options.limit, options.tested, options.data)
+    trainings.task(name, network, options.limit, options.tested, options.data)
     return Study(
         network=options.network,
         data=name,

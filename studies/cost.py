@@ -46,10 +46,10 @@ QUICK = ("lenet1", "forecaster")
 
 
 def published(name: str, batch: int) -> tuple[recipes.Program, tuple[Any, ...]]:
-    """The program of a network of ``studies/training.py``, and inputs and targets of a step."""
-    import training
+    """The program of a network of ``studies/trainings.py``, and inputs and targets of a step."""
+    import trainings
 
-    network = training.NETWORKS[name]()
+    network = trainings.NETWORKS[name]()
     recipe = dataclasses.replace(network.recipe, batch=batch)
     rng = np.random.default_rng(0)
     if network.size:
@@ -57,7 +57,7 @@ def published(name: str, batch: int) -> tuple[recipes.Program, tuple[Any, ...]]:
         shape: tuple[int, ...] = (network.size, network.size, channels)
         targets = np.arange(batch, dtype=np.int32) % 10
     else:
-        shape, targets = (training.WINDOW,), rng.normal(size=batch).astype(np.float32)
+        shape, targets = (trainings.WINDOW,), rng.normal(size=batch).astype(np.float32)
     inputs = rng.uniform(-1, 1, (batch, *shape)).astype(np.float32)
     return recipes.program(network.model, recipe, 1), (inputs, targets)
 

@@ -9,6 +9,7 @@ compute it twice, and could not write it where an operand was that has been give
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -57,7 +58,7 @@ def _sources(jaxpr) -> dict[Any, Any]:
 
 
 def with_exits(jaxpr, kernels: Kernels):
-    """The program in which others read results as they leave, and each is made canonical once."""
+    """The program in which others read results as they leave it, and kernels end with theirs."""
     returned, sources = set(variables(jaxpr.outvars)), _sources(jaxpr)
     elementwise = (e for e in jaxpr.eqns if kernels.is_elementwise(e) and not is_canonicalize(e))
     by_loops = {v for e in elementwise for v in e.outvars}
@@ -68,7 +69,7 @@ def with_exits(jaxpr, kernels: Kernels):
         (x,), (result,) = equation.invars, equation.outvars
         if isinstance(x, Literal):
             continue
-        if x in sources:
+        if sources.get(x) is not None:
             ending.add(sources[x])
             read[result] = read.get(x, x)
         elif x in by_loops and (x in leaving or result in returned):
@@ -83,13 +84,20 @@ def with_exits(jaxpr, kernels: Kernels):
             continue
         equation = equation.replace(invars=renamed(equation.invars))
         if ending.intersection(equation.outvars):
-            equation = equation.replace(primitive=ended_p, params={"equation": equation})
+            equation = equation.replace(primitive=ended_p, params={"end": End((equation,))})
         equations.append(equation)
         for x in equation.outvars:
             if x in leaving:
                 leaves = {"primitive": leave_p, "params": {}, "invars": [x]}
                 equations.append(equation.replace(**leaves, outvars=[leaving[x]]))
     return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class End:
+    """An equation whose result is made canonical, as a program of one equation."""
+
+    eqns: tuple[Any]
 
 
 # --- primitives -------------------------------------------------------------------------
@@ -102,32 +110,34 @@ mlir.register_lowering(leave_p, mlir.lower_fun(canonical.one_nan, multiple_resul
 batching.defvectorized(leave_p)
 
 
-def _as_it_is(*operands, equation):
+def _as_it_is(*operands, end: End):
+    (equation,) = end.eqns
     params = equation.primitive.get_bind_params(equation.params)
     return equation.primitive.bind(*operands, **params)
 
 
-def _made_canonical(*operands, equation):
-    return canonicalize(_as_it_is(*operands, equation=equation))
+def _made_canonical(*operands, end: End):
+    return canonicalize(_as_it_is(*operands, end=end))
 
 
-def _lower(ctx, *operands, equation, platform=None):
-    has_kernel = platform is not None and kernel_for(equation.primitive, platform, ctx) is not None
+def _lower(ctx, *operands, end: End, platform=None):
+    primitive = end.eqns[0].primitive
+    has_kernel = platform is not None and kernel_for(primitive, platform, ctx) is not None
     function = _as_it_is if has_kernel else _made_canonical
     with settled():
-        lower = mlir.lower_fun(functools.partial(function, equation=equation), False)
+        lower = mlir.lower_fun(functools.partial(function, end=end), False)
         return lower(ctx, *operands)
 
 
-def _batch(operands, dimensions, *, equation):
-    function = functools.partial(_made_canonical, equation=equation)
+def _batch(operands, dimensions, *, end: End):
+    function = functools.partial(_made_canonical, end=end)
     return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
 
 
 #: The result of an equation, made canonical, by its kernel or after it.
 ended_p = Primitive(PREFIX + "ended")
 ended_p.def_impl(_made_canonical)
-ended_p.def_abstract_eval(lambda *_, equation: equation.outvars[0].aval)
+ended_p.def_abstract_eval(lambda *_, end: end.eqns[0].outvars[0].aval)
 mlir.register_lowering(ended_p, _lower)
 mlir.register_lowering(ended_p, functools.partial(_lower, platform="cpu"), platform="cpu")
 batching.primitive_batchers[ended_p] = _batch

@@ -18,6 +18,7 @@ from jax.extend.core import Literal
 from repjax.digests import digest
 from repjax.primitives.core.programs import bind_equation, carried, open_jaxpr
 from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.rows import Rows
 
 #: Elements of an operand that are reported, at most; of more, the digest.
@@ -68,15 +69,17 @@ def flatten(jaxpr) -> Program:
             return [x.val] if isinstance(x, Literal) else places[x]
 
         for equation in jaxpr.eqns:
-            read = [place(x) for x in equation.invars]
+            read, outvars = [place(x) for x in equation.invars], equation.outvars
             inner = equation.params.get(_CALLS.get(equation.primitive.name, ""))
             if inner is not None:
                 results = walk(inner, read)
             else:
                 results = [*range(count, count + len(equation.outvars))]
                 count += len(results)
+                if equation.primitive is ended_p:  # all NaNs are one here, too
+                    (equation,) = equation.params["end"].eqns
                 steps.append(Step(equation, read, results))
-            places.update(zip(equation.outvars, results, strict=True))
+            places.update(zip(outvars, results, strict=True))
         return [place(x) for x in jaxpr.outvars]
 
     return Program(inputs, steps, walk(jaxpr, [*range(inputs)]))

@@ -25,14 +25,14 @@ def studies(monkeypatch):
     import chen
     import cost
     import pictures
-    import training
+    import trainings
 
     import data
 
     yield types.SimpleNamespace(
-        chen=chen, cost=cost, data=data, pictures=pictures, training=training
+        chen=chen, cost=cost, data=data, pictures=pictures, training=trainings
     )
-    for name in {"chen", "cost", "data", "pictures", "training"} - before:
+    for name in {"chen", "cost", "data", "pictures", "trainings"} - before:
         sys.modules.pop(name, None)
 
 
