@@ -45,6 +45,7 @@ OF_INTERNALS = {
 }
 SLOW = {
     "amx::test_in_emulation",
+    "chen::test_a_study",
     "chen::test_cost",
     "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
     "conformance::test_quick",
@@ -124,7 +125,7 @@ SLOW = {
     "runs::test_a_process_killed_a_thousand_times_loses_no_whole_line",
     *(
         f"published::test_this_process[{name}]"
-        for name in ("lenet4", "lenet5", "resnet56", "wrn-28-10")
+        for name in ("lenet4", "lenet5", "resnet38", "resnet56", "wrn-28-10")
     ),
     "published::test_settings[AVX+kernels=PLAIN]",
     "published::test_settings[AVX2+kernels=AVX2+devices=8]",
