@@ -25,7 +25,6 @@ function of the options and the data; progress goes to standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import math
 import pathlib
@@ -618,8 +617,7 @@ def main(arguments: list[str] | None = None) -> int:
             show(found)
             if options.output:
                 rows.write(options.output / f"fpna-{name}.json", f"fpna-{name}", found)
-                with contextlib.suppress(FileNotFoundError):
-                    kept.unlink()
+                kept.unlink(missing_ok=True)
     except (DataError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -21,7 +21,6 @@ a function of the options and the data alone; progress goes to standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import pathlib
 import sys
 from typing import Any
@@ -192,8 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = run(source, QUICK if options.quick else None, kept)
         if options.output:
             rows.write(options.output, "repdl", found)
-            with contextlib.suppress(FileNotFoundError):
-                kept.unlink()
+            kept.unlink(missing_ok=True)
     except (DataError, checkpoint.CheckpointError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -28,6 +28,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -370,9 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
             show(found)
             if options.output:
                 rows.write(options.output / "workaround.json", "workaround", found)
-                for file in sorted(folder.rglob("*"), reverse=True):
-                    file.rmdir() if file.is_dir() else file.unlink()
-                folder.rmdir()
+                shutil.rmtree(folder)
     except (DataError, checkpoint.CheckpointError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

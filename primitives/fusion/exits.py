@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 from repjax.primitives.core import canonical
 from repjax.primitives.core.define import kernel_for
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
-from repjax.primitives.core.programs import settled
+from repjax.primitives.core.programs import bind_equation, settled
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.entries import raw_dot_general_p, raw_scatter_add_p
@@ -112,8 +112,8 @@ batching.defvectorized(leave_p)
 
 def _as_it_is(*operands, end: End):
     (equation,) = end.eqns
-    params = equation.primitive.get_bind_params(equation.params)
-    return equation.primitive.bind(*operands, **params)
+    (result,) = bind_equation(equation, operands, equation.params)
+    return result
 
 
 def _made_canonical(*operands, end: End):

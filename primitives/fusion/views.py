@@ -77,23 +77,16 @@ def view_of(equation, views, may_enter: bool) -> View | None:
 
 
 #: Operations that take elements of their first operand in some order, all of them or fewer.
-MOVES = frozenset(
-    [
-        "slice",
-        "dynamic_slice",
-        "reshape",
-        "squeeze",
-        "expand_dims",
-        "transpose",
-        "rev",
-        "copy",
-        "copy_p",
-    ]
+_MOVES = frozenset(
+    (
+        *("slice", "dynamic_slice", "reshape", "squeeze", "expand_dims", "transpose", "rev"),
+        *("copy", "copy_p"),
+    )
 )
 
 
 def is_move(equation) -> bool:
-    return equation.primitive.name in MOVES
+    return equation.primitive.name in _MOVES
 
 
 def is_canonicalize(equation) -> bool:

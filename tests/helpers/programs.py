@@ -7,8 +7,6 @@ another way to the same bits states whose they are in ``SAME_AS``.
 
 from __future__ import annotations
 
-import json
-
 import flax.linen
 import jax
 import numpy as np
@@ -16,7 +14,7 @@ import optax
 from jax import lax
 
 import repjax
-from helpers import networks
+from helpers import golden_files, networks
 from helpers.paths import DATA
 from repjax.models import (
     GPT,
@@ -671,10 +669,4 @@ SAME_AS = {
 
 def golden(name: str) -> str:
     """The digest that the program must have."""
-    goldens = json.loads(GOLDENS.read_text())
-    if goldens["contract"] != repjax.CONTRACT_VERSION:
-        raise ValueError(
-            f"{GOLDENS.name}: expected goldens of contract {repjax.CONTRACT_VERSION}, received "
-            f"contract {goldens['contract']}; write them anew and say so under Bits changed"
-        )
-    return goldens["digests"][SAME_AS.get(name, name)]
+    return golden_files.digests(GOLDENS)[SAME_AS.get(name, name)]

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 import repjax
+from helpers import golden_files
 from helpers.networks import labels, values
 from helpers.paths import DATA
 from repjax.models import (
@@ -90,13 +91,7 @@ def _placed(batches: np.ndarray) -> list[jax.Array]:
 
 def golden(name: str) -> str:
     """The digest that a case must have."""
-    found = json.loads(GOLDENS.read_text())
-    if found["contract"] != repjax.CONTRACT_VERSION:
-        raise ValueError(
-            f"{GOLDENS.name}: expected goldens of contract {repjax.CONTRACT_VERSION}, received "
-            f"contract {found['contract']}; write them anew and say so under Bits changed"
-        )
-    return found["digests"][name]
+    return golden_files.digests(GOLDENS)[name]
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.paths import ROOT
+from helpers.scripts import load
 
 PATH = ROOT / "examples" / "language_model.py"
 SMALL = [
@@ -23,10 +23,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("language_model", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(PATH)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.paths import ROOT
+from helpers.scripts import load
 
 PATH = ROOT / "examples" / "reinforcement.py"
 KEY = jax.random.key(5)
@@ -20,10 +20,7 @@ KEY = jax.random.key(5)
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("reinforcement", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(PATH)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.paths import ROOT
+from helpers.scripts import load
 
 STUDY = ROOT / "studies" / "repdl.py"
 #: What RepDL of November 2025 itself prints with PyTorch 2.13, of the images below.
@@ -81,10 +81,7 @@ def test_the_hashes_are_repdls(folder, tmp_path, environment):
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "studies")
-    spec = importlib.util.spec_from_file_location("repdl_study", STUDY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(STUDY)
 
 
 def test_an_interrupted_run_goes_on(study, folder, tmp_path, monkeypatch):

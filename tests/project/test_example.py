@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import jax
 import pytest
 
 from helpers.paths import ROOT
+from helpers.scripts import load
 
 SMALL = ["--limit", "96", "--batch-size", "32", "--model", "lenet1", "--pool", "max"]
 
 
 @pytest.fixture(scope="module")
 def main():
-    path = ROOT / "examples" / "train_digits.py"
-    spec = importlib.util.spec_from_file_location("train_digits", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return load(ROOT / "examples" / "train_digits.py").main
 
 
 @pytest.fixture

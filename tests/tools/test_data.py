@@ -1,7 +1,6 @@
 """The example's data: scikit-learn's digits, IDX files, batches, and every error's wording."""
 
 import gzip
-import importlib.util
 import json
 import struct
 
@@ -11,16 +10,14 @@ import pytest
 
 import repjax.checkpoint
 from helpers.paths import ROOT
+from helpers.scripts import load
 
 EXAMPLE = ROOT / "examples" / "train_digits.py"
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("train_digits", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(EXAMPLE)
 
 
 # scikit-learn's digits.

@@ -196,14 +196,14 @@ struct Elementwise {
 
 // scatter-inl.h: scatter-add.
 struct Scatter {
-  // to[c] = x[c] + the sum of updates[at[i] * width + c] over i < count, c < width.  It looks kUpdatesAhead
-  // further into `at`.
+  // to[c] = x[c] + the sum of updates[at[i] * width + c] over i < count, c < width.  It looks
+  // kUpdatesAhead further into `at`.
   void (*add)(const float* x, const float* updates, const int32_t* at, int64_t count,
               int64_t width, int precision, float* to);
   // Tables of sums: rows of so many bytes; adding updates to one, and one to another; and
   // to = x + the sums of a row, if they are sure.
-  void (*add_in_table)(const float* updates, const int32_t* at, int64_t begin, int64_t end, int64_t n,
-                       int64_t of_row, int64_t width, char* table);
+  void (*add_in_table)(const float* updates, const int32_t* at, int64_t begin, int64_t end,
+                       int64_t n, int64_t of_row, int64_t width, char* table);
   void (*merge)(char* more, int64_t n, int64_t of_row, int64_t width, char* table);
   bool (*finish)(const float* x, char* row, int64_t width, int precision, float* to);
 };

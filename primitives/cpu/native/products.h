@@ -104,7 +104,7 @@ template <class Block>
 void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
                 int64_t tile, int64_t columns, int64_t width, Block block) {
   constexpr int64_t kThread = 1 << 20;  // multiply-adds that are worth a thread
-  // Of few rows, or columns, reading the other operand takes longer.
+  // With few rows, or columns, reading the other operand takes longer.
   const int64_t reused = std::max<int64_t>(4, std::min(p.m.size, p.n.size));
   const double operations = double(p.g.size) * std::max(p.m.size, p.n.size) * reused * p.k.size;
   const int64_t threads = useful_threads(pool, operations, kThread);

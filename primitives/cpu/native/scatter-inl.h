@@ -5,7 +5,6 @@
 // than 2**14 of them, a float64 sum is exact, and that on the grid, too.  Else the two differ by at
 // most n * 2**(E - precision - 1); and the former is off by at most n**2 * 2**(E - 52), since it is
 // smaller than n * 2**(E + 1).
-
 //
 // Updates need not be canonical: subnormal ones are zeros here, of either sign, which no sum tells.
 
@@ -37,18 +36,31 @@ static inline double power_of_two(int64_t exponent) {
   return as<double>((exponent + 1023) << 52);
 }
 
-// The rounded sums, as bits, and whether they are surely those on the grids: all bits, or none.
-static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
-                                           several::BitsPart& sum) {
-  using several::BitsPart;
-  const BitsPart largest = u.largest >> 23, smallest = as<BitsPart>(-u.smallest) >> 23;
+static inline several::LongPart widened(several::BitsPart x) {
+  return __builtin_convertvector(x, several::LongPart);
+}
+static inline int64_t widened(int32_t x) { return x; }
+
+// Rounded to float32, and guarded, as bits.
+static inline several::BitsPart rounded(Wide x) {
+  return guard(__builtin_convertvector(x, Narrow));
+}
+static inline int32_t rounded(double x) {
+  const int32_t bits = as<int32_t>(float(x));
+  return (bits & 0x7FFFFFFF) > 0x00800000 ? bits : 0;
+}
+
+// The rounded sums of n updates, and whether they are surely those on the grids.
+template <class Sum, class Largest, class Smallest>
+static inline auto round_sums(const Updates<Sum, Largest, Smallest>& u, double n, int precision,
+                              Largest& sum) {
+  const Largest largest = u.largest >> 23, smallest = as<Largest>(-u.smallest) >> 23;
   const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
-  const Wide error = power_of_two(__builtin_convertvector(largest, several::LongPart) - 127) * slack;
-  const auto rounded = [](Wide x) { return guard(__builtin_convertvector(x, Narrow)); };
+  const Sum error = power_of_two(widened(largest) - 127) * slack;
   sum = rounded(u.sum);
-  const BitsPart exact = largest - smallest <= BitsPart{} + (n <= 0x1p14 ? precision - 23 : -1);
-  const BitsPart alike = rounded(u.sum - error) == rounded(u.sum + error);
-  return (exact | alike) & (u.largest < BitsPart{} + 0x7F800000);
+  const auto exact = largest - smallest <= Largest{} + (n <= 0x1p14 ? precision - 23 : -1);
+  const auto alike = rounded(u.sum - error) == rounded(u.sum + error);
+  return (exact | alike) & (u.largest < Largest{} + 0x7F800000);
 }
 
 static inline bool all(several::BitsPart mask, int64_t n) {
@@ -56,21 +68,6 @@ static inline bool all(several::BitsPart mask, int64_t n) {
     if (!mask[i]) return false;
   }
   return true;
-}
-
-// The same of a single sum.
-static inline bool round_sums(const UpdatesOfOne& u, double n, int precision, int32_t& sum) {
-  const int32_t largest = u.largest >> 23, smallest = int32_t(-u.smallest) >> 23;
-  const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
-  const double error = power_of_two(largest - 127) * slack;
-  const auto rounded = [](double x) {
-    const int32_t bits = as<int32_t>(float(x));
-    return (bits & 0x7FFFFFFF) > 0x00800000 ? bits : 0;
-  };
-  sum = rounded(u.sum);
-  const bool exact = n <= 0x1p14 && largest - smallest <= precision - 23;
-  const bool alike = rounded(u.sum - error) == rounded(u.sum + error);
-  return (exact || alike) && u.largest < 0x7F800000;
 }
 
 // The sums of load(i) over i < count, on the grids.
@@ -174,6 +171,15 @@ struct Row {
     smallest = reinterpret_cast<uint32_t*>(largest + width);
     count = smallest + width;
   }
+
+  UpdatesOfOne one(int64_t c) const { return {sum[c], largest[c], smallest[c]}; }
+  UpdatesOfColumns columns(int64_t c) const {
+    UpdatesOfColumns of;
+    __builtin_memcpy(&of.sum, sum + c, sizeof of.sum);
+    __builtin_memcpy(&of.largest, largest + c, sizeof of.largest);
+    __builtin_memcpy(&of.smallest, smallest + c, sizeof of.smallest);
+    return of;
+  }
 };
 
 // Adds updates[k] to row at[k] of n, if there is one, for k in [begin, end).
@@ -190,19 +196,16 @@ static void add_in_table(const float* updates, const int32_t* at, int64_t begin,
     int64_t c = 0;
     for (; !kOne && c + kHalf <= width; c += kHalf) {
       Narrow u;
-      UpdatesOfColumns of;
       __builtin_memcpy(&u, from + c, sizeof u);
       u = as<Narrow>(flush(u));
-      __builtin_memcpy(&of.sum, row.sum + c, sizeof of.sum);
-      __builtin_memcpy(&of.largest, row.largest + c, sizeof of.largest);
-      __builtin_memcpy(&of.smallest, row.smallest + c, sizeof of.smallest);
+      UpdatesOfColumns of = row.columns(c);
       of.add(wide(u), magnitude(u));
       __builtin_memcpy(row.sum + c, &of.sum, sizeof of.sum);
       __builtin_memcpy(row.largest + c, &of.largest, sizeof of.largest);
       __builtin_memcpy(row.smallest + c, &of.smallest, sizeof of.smallest);
     }
     for (; c < width; ++c) {
-      UpdatesOfOne of = {row.sum[c], row.largest[c], row.smallest[c]};
+      UpdatesOfOne of = row.one(c);
       const float u = std::fabs(from[c]) < 0x1p-126f ? 0 : from[c];
       of.add(u, as<int32_t>(u) & 0x7FFFFFFF);
       row.sum[c] = of.sum;
@@ -239,17 +242,13 @@ static bool finish_row(const float* x, char* at, int64_t width, int precision, f
   bool sure = true;
   int64_t c = 0;
   for (; c + kHalf <= width; c += kHalf) {
-    UpdatesOfColumns of;
-    __builtin_memcpy(&of.sum, row.sum + c, sizeof of.sum);
-    __builtin_memcpy(&of.largest, row.largest + c, sizeof of.largest);
-    __builtin_memcpy(&of.smallest, row.smallest + c, sizeof of.smallest);
     several::BitsPart sum;
-    sure &= all(round_sums(of, n, precision, sum), kHalf);
+    sure &= all(round_sums(row.columns(c), n, precision, sum), kHalf);
     __builtin_memcpy(row.largest + c, &sum, sizeof sum);
   }
   for (; c < width; ++c) {
     int32_t sum;
-    sure &= round_sums(UpdatesOfOne{row.sum[c], row.largest[c], row.smallest[c]}, n, precision, sum);
+    sure &= round_sums(row.one(c), n, precision, sum);
     row.largest[c] = sum;
   }
   if (!sure) return false;

@@ -13,7 +13,6 @@ static inline Vector both(Vector a, Vector b) {
   }
   return as<Vector>(flush(a + b));
 }
-static inline Vector add(Vector a, Vector b) { return both<Join::kAdd>(a, b); }
 
 // What changes nothing: of sums of canonical numbers +0.
 constexpr float nothing(Join join) {

@@ -107,15 +107,15 @@ void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int
 }
 
 // Chains of additions side by side, since each waits for its last step, as in sums-inl.h.
-template <int kChains>
+template <int count>
 void chains(const float* const* x, int64_t n, int64_t step, float* out) {
-  float sums[kChains];
-  for (int j = 0; j < kChains; ++j) sums[j] = x[j][0];
+  float sums[count];
+  for (int j = 0; j < count; ++j) sums[j] = x[j][0];
   for (int64_t i = 1; i < n; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kChains; ++j) sums[j] += x[j][i * step];
+    for (int j = 0; j < count; ++j) sums[j] += x[j][i * step];
   }
-  for (int j = 0; j < kChains; ++j) out[j] = sums[j] == 0 ? 0 : sums[j];
+  for (int j = 0; j < count; ++j) out[j] = sums[j] == 0 ? 0 : sums[j];
 }
 
 void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int64_t inner,
@@ -131,15 +131,15 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
     });
     return;
   }
-  constexpr int64_t kTogether = 8;
-  share(pool, blocks_of(outputs, kTogether), outputs * n, kThread, [=](int64_t block) {
+  constexpr int64_t kChains = 8;
+  share(pool, blocks_of(outputs, kChains), outputs * n, kThread, [=](int64_t block) {
     const IeeeArithmetic flushing(true);
-    const int64_t first = block * kTogether, count = std::min(kTogether, outputs - first);
-    const float* from[kTogether];
+    const int64_t first = block * kChains, count = std::min(kChains, outputs - first);
+    const float* from[kChains];
     for (int64_t j = 0; j < count; ++j) {
       from[j] = x + (first + j) / inner * n * inner + (first + j) % inner;
     }
-    if (count == kTogether) return chains<kTogether>(from, n, inner, out + first);
+    if (count == kChains) return chains<kChains>(from, n, inner, out + first);
     for (int64_t j = 0; j < count; ++j) chains<1>(from + j, n, inner, out + first + j);
   });
 }
