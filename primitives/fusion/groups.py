@@ -231,19 +231,36 @@ class _Plan:
         self.levels[id(equation)] = max(levels, default=0)
 
     def _sink(self) -> None:
-        """Move equations of one operand to where they are used, rather than keep their results."""
+        """Move equations to where they are used, if what they take is not kept longer for it.
+
+        These are equations of one operand, whose result would be kept instead, and those that
+        follow from inputs of the program, which are there until its end.
+        """
+        entering = self._entering()
         limits: dict[Any, int] = {}
         for equation in reversed(self.jaxpr.eqns):
             level = self.levels.get(id(equation))
             if level is None:  # a view
                 continue
             roots = self._roots(equation)
-            if id(equation) in self.elementwise and len({r for r in roots if r.aval.size > 1}) <= 1:
+            one = id(equation) in self.elementwise and len(_large(roots)) <= 1
+            if one or id(equation) in entering:
                 level = self.levels[id(equation)] = limits.get(equation.outvars[0], level)
             for root in roots:
                 if root in self.made_by:
                     limit = level - self._distance(root, equation)
                     limits[root] = min(limits.get(root, limit), limit)
+
+    def _entering(self) -> set[int]:
+        """The elementwise equations that follow from inputs of the program and from numbers."""
+        found: set[int] = set()
+        for equation in self.jaxpr.eqns:
+            if id(equation) in self.elementwise and all(
+                r in self.entries or (id(self.made_by[r]) in found and self._fits(r, equation))
+                for r in _large(self._roots(equation))
+            ):
+                found.add(id(equation))
+        return found
 
     def _members(self) -> dict[int, list[Any]]:
         """For each elementwise equation, by its id, the elementwise equations of its group."""
@@ -427,6 +444,11 @@ class _Plan:
                 if equation.effects:  # in their order
                     level = lowest = max(level, lowest)
                 yield level, self.sums.get(id(equation), equation)
+
+
+def _large(variables) -> set[Any]:
+    """Those of more than one element."""
+    return {v for v in variables if v.aval.size > 1}
 
 
 #: Elements of an array over which a pass costs less than compiling a loop; operations that are

@@ -53,6 +53,47 @@ Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t 
   return {to, false};
 }
 
+// Brings the next block's elements into the cache while this block is computed, a few lines after
+// each instruction: the processor's own prefetching ends with a page, which is as long as a block.
+class Ahead {
+ public:
+  explicit Ahead(int64_t instructions) : instructions_(instructions) {}
+
+  void start() { arrays_ = next_ = lines_ = 0; }
+  // `writes`: to write there.
+  void add(const void* from, int64_t bytes, bool writes) {
+    if (arrays_ == kMost) return;
+    spans_[arrays_++] = {static_cast<const char*>(from), blocks_of(bytes, kLine), writes};
+    lines_ += spans_[arrays_ - 1].lines;
+  }
+  // After instruction i.
+  void fetch(int64_t i) {
+    int64_t left = lines_ / (instructions_ - i);
+    lines_ -= left;
+    while (left > 0) {
+      Span& span = spans_[next_];
+      const int64_t here = std::min(left, span.lines);
+      for (int64_t line = 0; line < here; ++line, span.at += kLine) {
+        if (span.writes) __builtin_prefetch(span.at, 1);
+        else __builtin_prefetch(span.at, 0);
+      }
+      left -= here;
+      span.lines -= here;
+      if (span.lines == 0) ++next_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kMost = 16, kLine = 64;
+  struct Span {
+    const char* at;
+    int64_t lines;
+    bool writes;
+  };
+  Span spans_[kMost];
+  int64_t instructions_, arrays_, next_, lines_;
+};
+
 }  // namespace
 
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
@@ -97,15 +138,19 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     const Input& input = code.inputs[i];
     if (input.same_in_blocks(begin, code.block)) at[i] = load(input, set, begin, block, own[i]);
   }
+  Ahead ahead(code.instruction_count);
   for (; begin < end; begin += code.block) {
     const int64_t count = std::min(code.block, end - begin);
     const bool in_place = count == whole(count);
+    ahead.start();
+    const int64_t following = std::min(code.block, end - begin - count);
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = code.inputs[i];
       if (input.same_in_blocks(begin, code.block)) continue;
       const int64_t together = input.together(begin, count);
       if (in_place && together >= 0 && input.storage == kWord) {
         at[i] = {static_cast<const int32_t*>(input.data) + together, false};
+        if (following > 0 && input.contiguous()) ahead.add(at[i].at + count, following * 4, false);
       } else {
         at[i] = load(input, set, begin, count, own[i]);
       }
@@ -116,6 +161,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
                               : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
+      if (direct && following > 0) ahead.add(to[inputs + i] + count, following * 4, true);
     }
     Operand terms[kMostTerms];
     int64_t held = 0;
@@ -131,6 +177,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       } else {
         set.apply(operation, whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]], to[x.to]);
       }
+      ahead.fetch(i);
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];
