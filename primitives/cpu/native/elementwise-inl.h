@@ -142,17 +142,21 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+#define IN_LOOP(function, x) \
+  [](several::Narrow x) __attribute__((always_inline)) { return function(x); }
 #define ELEMENTARY(name) \
   case Operation::name:  \
-    return several::each(count, a, to, [](several::Narrow x) { return several::name(x); });
-    ELEMENTARY(rsqrt)
+    return several::each(count, a, to, IN_LOOP(several::first::name, x), IN_LOOP(several::name, x));
     REPJAX_ELEMENTARY(ELEMENTARY)
+    case Operation::rsqrt:
+      return several::each(count, a, to, IN_LOOP(several::rsqrt, x));
     case Operation::hold:  // these are not for one block of three operands
     case Operation::add_n:
     case Operation::add_n_odd:
       return;
   }
 #undef ELEMENTARY
+#undef IN_LOOP
 #undef FLOATS
 #undef INTEGERS
 }

@@ -22,6 +22,9 @@ static inline Vector root(Vector x);  // square roots
 static inline Wide root(Wide x);
 static inline Wide wide(Narrow x);
 static inline Wide floor(Wide x);
+static inline bool any(Wide bits);  // whether a bit is set
+// The elements of a table at these integers.
+static inline Wide lookup(const double (&table)[16], Wide at);
 static inline Wide fused(Wide a, Wide b, Wide c);  // a * b + c with one rounding or two
 
 #include "canonical-inl.h"

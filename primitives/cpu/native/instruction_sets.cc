@@ -88,6 +88,13 @@ static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
 static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
 static inline Wide floor(Wide x) { return _mm512_maskz_roundscale_pd(0xFF, x, 9); }
 static inline Wide fused(Wide a, Wide b, Wide c) { return _mm512_fmadd_pd(a, b, c); }
+static inline bool any(Wide bits) {
+  const auto x = (__m512i)bits;
+  return _mm512_test_epi64_mask(x, x) != 0;
+}
+static inline Wide lookup(const double (&table)[16], Wide at) {
+  return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
+}
 }  // namespace float32
 namespace float64 {
 constexpr int kLanes = 8, kVectors = 4;
@@ -133,6 +140,10 @@ static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
 static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
 static inline Wide floor(Wide x) { return _mm256_floor_pd(x); }
 static inline Wide fused(Wide a, Wide b, Wide c) { return _mm256_fmadd_pd(a, b, c); }
+static inline bool any(Wide bits) { return !_mm256_testz_si256((__m256i)bits, (__m256i)bits); }
+static inline Wide lookup(const double (&table)[16], Wide at) {
+  return _mm256_i64gather_pd(table, (__m256i)at, 8);
+}
 }  // namespace float32
 namespace float64 {
 constexpr int kLanes = 4, kVectors = 2;
@@ -158,6 +169,11 @@ static inline Wide root(Wide x) { return vsqrtq_f64(x); }
 static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
 static inline Wide floor(Wide x) { return vrndmq_f64(x); }
 static inline Wide fused(Wide a, Wide b, Wide c) { return vfmaq_f64(c, a, b); }
+static inline bool any(Wide bits) { return vmaxvq_u32(vreinterpretq_u32_f64(bits)) != 0; }
+static inline Wide lookup(const double (&table)[16], Wide at) {
+  const int64x2_t i = vreinterpretq_s64_f64(at);
+  return Wide{table[i[0]], table[i[1]]};
+}
 }  // namespace float32
 namespace float64 {
 constexpr int kLanes = 2, kVectors = 4;
@@ -197,6 +213,14 @@ static inline Wide floor(Wide x) {
   return x;
 }
 static inline Wide fused(Wide a, Wide b, Wide c) { return a * b + c; }
+static inline bool any(Wide bits) {
+  const auto x = as<Integers<Wide>>(bits);
+  return (x[0] | x[1]) != 0;
+}
+static inline Wide lookup(const double (&table)[16], Wide at) {
+  const auto i = as<Integers<Wide>>(at);
+  return Wide{table[i[0]], table[i[1]]};
+}
 }  // namespace float32
 namespace float64 {
 constexpr int kLanes = 2, kVectors = 2;

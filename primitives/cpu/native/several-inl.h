@@ -123,7 +123,22 @@ static inline Wide min(Wide x, Wide y) { return where(x < y, x, y); }
 static inline Wide max(Wide x, Wide y) { return where(x > y, x, y); }
 static inline Wide clamp(Wide low, Wide x, Wide high) { return min(max(x, low), high); }
 
+// Whether any bit is set.
+static inline bool any(Long x) {
+  LongPart all = x.part[0];
+  for (int i = 1; i < kSeveral; ++i) all |= x.part[i];
+  return float32::any(float32::as<float32::Wide>(all));
+}
+// The elements i of a table.
+static inline Wide lookup(const double (&table)[16], Long i) {
+  return map([&](LongPart at) { return float32::lookup(table, float32::as<float32::Wide>(at)); }, i);
+}
+
 #include "elementary-inl.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#include "first-inl.h"
+#undef INLINE
 
 // In float64, and rounded once more, operation by operation as in the body, which is certified.
 static inline Narrow rsqrt(Narrow x) {
@@ -131,23 +146,55 @@ static inline Narrow rsqrt(Narrow x) {
              narrow(full<Wide>(1) / root(wide(x))));
 }
 
+constexpr int kPart = kLanes / 2;  // elements
+
+// Between memory and the parts, one by one: the processor waits to read at once what it has just
+// written in pieces.
+static inline Narrow load(const int32_t* from) {
+  Narrow x;
+#pragma GCC unroll 4
+  for (int i = 0; i < kSeveral; ++i) __builtin_memcpy(&x.part[i], from + i * kPart, 4 * kPart);
+  return x;
+}
+static inline void store(int32_t* to, const Narrow& x) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kSeveral; ++i) __builtin_memcpy(to + i * kPart, &x.part[i], 4 * kPart);
+}
+
+// to = function(from), which is called in one place only, and so is a part of the loop.
 template <class Function>
 static inline void each(int64_t count, Operand from, int32_t* to, Function function) {
   constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
-  const auto load = [=](int64_t i, int64_t here) {
-    Narrow x = full<Narrow>(0);
-    if (from.same) return full<Narrow>(float32::as<float>(*from.at));
-    __builtin_memcpy(&x, from.at + i, here * sizeof(float));
-    return x;
-  };
-  int64_t i = 0;
-  for (; i + kElements <= count; i += kElements) {
-    const Narrow x = function(load(i, kElements));
-    __builtin_memcpy(to + i, &x, sizeof x);
+  for (int64_t i = 0; i < count; i += kElements) {
+    const int64_t here = std::min(kElements, count - i);
+    const int32_t* in = from.at + i;
+    int32_t some[kElements], *out = to + i;
+    const bool direct = here == kElements && !from.same;
+    if (!direct) {
+      for (int64_t k = 0; k < kElements; ++k) {
+        some[k] = from.at[from.same ? 0 : i + std::min(k, here - 1)];
+      }
+      in = out = some;
+    }
+    store(out, function(load(in)));
+    if (!direct) std::copy_n(some, here, to + i);
   }
-  if (i < count) {
-    const Narrow x = function(load(i, count - i));
-    __builtin_memcpy(to + i, &x, (count - i) * sizeof(float));
+}
+
+// The same of a function with a first try, as long as that settles the results.
+template <class First, class Function>
+static inline void each(int64_t count, Operand from, int32_t* to, First first, Function function) {
+  constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
+  for (int64_t i = 0; i < count; i += kElements) {
+    for (; i + kElements <= count && !from.same; i += kElements) {
+      const auto tried = first(load(from.at + i));
+      if (!tried.settled) break;
+      store(to + i, tried.y);
+    }
+    if (i == count) return;
+    const int64_t here = from.same ? count : std::min(kElements, count - i);
+    each(here, {from.at + i, from.same}, to + i, function);
+    if (from.same) return;
   }
 }
 

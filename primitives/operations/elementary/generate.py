@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import struct
 import sys
 from collections.abc import Callable
 
@@ -384,7 +386,60 @@ def _bessel():
             yield Polynomial(f"{name}_{order}", f, lambda t, f=f: 1 / f(t), low, high, degree)
 
 
+def _first():
+    """What the kernel tries first (``primitives/cpu/native/first-inl.h``): relative errors."""
+    # e**r - 1 = r p(r), |r| <= log(2)/2, and a little for the rounding of k.
+    yield Polynomial(
+        "EXP",
+        lambda r: mpmath.expm1(r) / r,
+        lambda r: r / mpmath.expm1(r),
+        -0.34658,
+        0.34658,
+        8,
+    )
+    # 1/m and -log(1/m) of the middles of 16 intervals of significands; of 1, in the tenth, 1 and 0.
+    bounds = struct.unpack("17d", struct.pack("17Q", *(0x3FE68 + 16 * i << 44 for i in range(17))))
+    middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
+    inverses = [float(1 / m) for m in middles]
+    inverses[9] = 1.0
+    yield Table("INVERSES", lambda: inverses)
+    yield Table("LOGARITHMS", lambda: [-mpmath.log(x) for x in inverses])
+    # log(1 + f) = f p(f).
+    widest = max(
+        abs(mpf(m) * c - 1) for a, b, c in zip(bounds, bounds[1:], inverses) for m in (a, b)
+    )
+    yield Polynomial(
+        "LOG",
+        lambda f: mpmath.log1p(f) / f,
+        lambda f: f / mpmath.log1p(f),
+        -float(widest),
+        float(widest),
+        6,
+    )
+    # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
+    pieces = [
+        minimax(
+            Polynomial(
+                f"ERF {i}",
+                lambda t, i=i: _erf_over_x((t + i) * 16 / 63),
+                lambda t, i=i: 1 / _erf_over_x((t + i) * 16 / 63),
+                -0.5 if i else 0,
+                0.5,
+                8,
+            )
+        )
+        for i in range(16)
+    ]
+    for n in range(9):
+        yield Table(f"ERF_{n}", lambda n=n: [rounded[n][0] for rounded, _ in pieces])
+
+
+def _erf_over_x(x):
+    return mpmath.erf(x) / x if x else 2 / mpmath.sqrt(mpmath.pi)
+
+
 FUNCTIONS = {
+    "first": _first,
     "bessel": _bessel,
     "atan2": _atan2,
     "pow": _pow,
