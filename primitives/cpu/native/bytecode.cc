@@ -143,14 +143,16 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     const int64_t count = std::min(code.block, end - begin);
     const bool in_place = count == whole(count);
     ahead.start();
-    const int64_t following = std::min(code.block, end - begin - count);
+    const int64_t following = std::min(code.block, std::max(code.until, end) - begin - count);
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = code.inputs[i];
       if (input.same_in_blocks(begin, code.block)) continue;
       const int64_t together = input.together(begin, count);
       if (in_place && together >= 0 && input.storage == kWord) {
         at[i] = {static_cast<const int32_t*>(input.data) + together, false};
-        if (following > 0 && input.contiguous()) ahead.add(at[i].at + count, following * 4, false);
+        if (following > 0 && input.contiguous() && !input.in_cache) {
+          ahead.add(at[i].at + count, following * 4, false);
+        }
       } else {
         at[i] = load(input, set, begin, count, own[i]);
       }
@@ -161,7 +163,9 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
                               : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
-      if (direct && following > 0) ahead.add(to[inputs + i] + count, following * 4, true);
+      if (direct && following > 0 && !output.in_cache) {
+        ahead.add(to[inputs + i] + count, following * 4, true);
+      }
     }
     Operand terms[kMostTerms];
     int64_t held = 0;

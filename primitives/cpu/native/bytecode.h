@@ -30,7 +30,8 @@ struct Input {
   Storage storage;
   int64_t rank;
   const Axis<1>* axes;
-  int64_t origin = 0;  // the element that the data begin with
+  int64_t origin = 0;     // the element that the data begin with
+  bool in_cache = false;  // where a call before has left it
 
   bool scalar() const { return rank == 0; }
   bool contiguous() const { return rank == 1 && axes[0].strides[0] == 1; }
@@ -55,7 +56,8 @@ struct Input {
 struct Output {
   void* data;
   Storage storage;
-  int64_t origin = 0;  // the element that the data begin with
+  int64_t origin = 0;
+  bool in_cache = false;
 };
 
 struct Constant {
@@ -73,6 +75,7 @@ struct Bytecode {
   const Constant* constants;
   const Instruction* instructions;
   int64_t block = kBlock;  // elements that are computed together
+  int64_t until = 0;       // the elements that the calls after this one go on to, if any
 
   // What an element takes, in additions.
   int64_t cost() const {

@@ -92,16 +92,11 @@ INLINE Tried rounded(Wide y, Narrow x) {
   return tried;
 }
 
-// A polynomial of n coefficients c(0), c(1), ...: parts of it side by side, since an operation that
-// needs the one before it waits for that (Estrin's scheme).
 template <int n, class Coefficient>
 INLINE Wide polynomial(Wide x, Coefficient c) {
-  static_assert(n == 7 || n == 9, "");
-  const Wide x2 = x * x, x4 = x2 * x2;
-  const auto linear = [&](int i) { return fused(c(i + 1), x, c(i)); };
-  const Wide high = n == 7 ? fused(c(6), x2, linear(4))
-                           : fused(c(n - 1), x4, fused(linear(6), x2, linear(4)));
-  return fused(high, x4, fused(linear(2), x2, linear(0)));
+  Wide y = c(n - 1);
+  for (int i = n - 1; i-- > 0;) y = fused(y, x, c(i));
+  return y;
 }
 template <int n>
 INLINE Wide polynomial(Wide x, const double (&c)[n]) {

@@ -103,16 +103,19 @@ void Rows::compute(int64_t begin, int64_t end) const {
       for (int64_t i = 0; i < code.input_count; ++i, ++input, ++array) {
         input->data = at(*array);
         input->origin = origin(*array, first);
+        input->in_cache = *array >= known;
       }
       for (int64_t i = 0; i < code.output_count; ++i, ++output, ++array) {
         output->data = at(*array);
         output->origin = origin(*array, first);
+        output->in_cache = *array >= known;
       }
       if (step.kind == kOfRows) {
         evaluate(code, set.elementwise, first, last);
       } else if (n < kBlock || n % kBlock == 0) {
         // Whole rows, or parts of one.
         code.block = n < kBlock ? kBlock / n * n : kBlock;
+        code.until = end * n;
         evaluate(code, set.elementwise, first * n, last * n);
       } else {
         for (int64_t r = first; r < last; ++r) {

@@ -78,7 +78,8 @@ template <class To, class V>
 static inline To as(Vectors<V> x) {
   To y;
   static_assert(sizeof x == sizeof y, "");
-  for (int i = 0; i < kSeveral; ++i) __builtin_memcpy(&y.part[i], &x.part[i], sizeof x.part[i]);
+  typedef std::remove_reference_t<decltype(y.part[0])> Part;
+  for (int i = 0; i < kSeveral; ++i) y.part[i] = (Part)x.part[i];  // the same bits
   return y;
 }
 

@@ -405,9 +405,8 @@ def _first():
     yield Table("INVERSES", lambda: inverses)
     yield Table("LOGARITHMS", lambda: [-mpmath.log(x) for x in inverses])
     # log(1 + f) = f p(f).
-    widest = max(
-        abs(mpf(m) * c - 1) for a, b, c in zip(bounds, bounds[1:], inverses) for m in (a, b)
-    )
+    ends = zip(itertools.pairwise(bounds), inverses, strict=True)
+    widest = max(abs(mpf(m) * c - 1) for pair, c in ends for m in pair)
     yield Polynomial(
         "LOG",
         lambda f: mpmath.log1p(f) / f,
