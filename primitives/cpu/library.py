@@ -32,6 +32,7 @@ from repjax.primitives.cpu import sources as native_sources
 _TARGETS = (
     "repjax_cholesky",
     "repjax_elementwise",
+    "repjax_exact_cumsum",
     "repjax_exact_product",
     "repjax_exact_sum",
     "repjax_householder_product",

@@ -1,4 +1,4 @@
-"""Sums and extrema by the C++ kernel."""
+"""Sums, exact prefixes and extrema by the C++ kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.cpu import library
 from repjax.primitives.operations.accumulators import check_terms
+from repjax.primitives.operations.reductions.cumulative import axes_of_prefixes, cumsum_body
 from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
 from repjax.primitives.operations.reductions.sums import (
     axes_of_reduction,
@@ -22,6 +23,12 @@ from repjax.primitives.operations.reductions.sums import (
 SLACK = 1.0
 
 
+def _sizes(shape, first: int, last: int):
+    """Before, of and behind these axes."""
+    parts = slice(first), slice(first, last), slice(last, None)
+    return np.int64([math.prod(shape[part]) for part in parts])
+
+
 def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     """The sum over neighbouring axes of an array of so many elements, by the kernel.
 
@@ -29,9 +36,9 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     results of bytecode (:mod:`repjax.primitives.cpu.bytecode`).
     """
     first, last = min(axes), max(axes) + 1
-    sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
+    sizes = _sizes(shape, first, last)
     result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
-    integers = {"sizes": np.int64(sizes), "bytecode": np.asarray(bytecode, np.int64)}
+    integers = {"sizes": sizes, "bytecode": np.asarray(bytecode, np.int64)}
     if accumulation == "exact":
         call = jax.ffi.ffi_call("repjax_exact_sum", result)
         return call(*operands, slack=np.float64(SLACK), odd=np.int64(odd), **integers)
@@ -55,6 +62,14 @@ def exact_sum(x, *, axes, accumulation, odd=False):
     return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation, odd=odd)
 
 
+def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
+    """``cumsum_body`` of exact sums by the kernel."""
+    check_terms("cumsum", x.shape[axis])
+    call = jax.ffi.ffi_call("repjax_exact_cumsum", jax.ShapeDtypeStruct(x.shape, np.float32))
+    options = {"slack": np.float64(SLACK), "odd": np.int64(odd), "reverse": np.int64(reverse)}
+    return call(x, sizes=_sizes(x.shape, axis, axis + 1), **options)
+
+
 def _extremum(name: str, body):
     def kernel(x, *, axes):
         x, axis = collapse(x, axes)
@@ -69,4 +84,5 @@ _in_parts = partitioned(_sum, axes_of_reduction)
 _KERNELS = dict.fromkeys(("pairwise", "sequential"), _in_parts)
 _KERNELS["exact"] = partitioned(exact_sum, axes_of_reduction)
 reduce_sum = by_accumulation(_KERNELS, reduce_sum_body)
+cumsum = by_accumulation({"exact": partitioned(exact_cumsum, axes_of_prefixes)}, cumsum_body)
 reduce_max, reduce_min = _extremum("max", reduce_max_body), _extremum("min", reduce_min_body)

@@ -117,6 +117,13 @@ struct IntegerProducts {
   void (*end)() = nullptr;
 };
 
+// Sums that go on, each within `lost` of high + low.
+struct Running {
+  double *high, *low, *lost;
+};
+// The one NaN, and what is in the place of a result that is not known: no number and not that NaN.
+constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
+
 // exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
 struct Exact {
   int lanes, vectors;
@@ -139,6 +146,12 @@ struct Exact {
   void (*sum)(const float* x, int64_t n, double* total, double* magnitude);
   void (*sum_columns)(const float* x, int64_t rows, int64_t row, int64_t width, double* total,
                       double* magnitude);
+  // Continues the sums of columns, a row after the other; puts each sum to `to`, rounded to nearest
+  // or to odd, or kUnsure, and returns whether all are sure; or only continues them.
+  bool (*prefixes[2])(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                      Running sums, float* to, int64_t to_row);
+  bool (*go_on)(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                Running sums, float* to, int64_t to_row);
 };
 
 // Elementary functions, each as long as many other operations.
