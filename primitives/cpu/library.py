@@ -38,6 +38,7 @@ _TARGETS = (
     "repjax_householder_product",
     "repjax_lu",
     "repjax_order_independent_product",
+    "repjax_order_independent_sum",
     "repjax_orthogonalize",
     "repjax_product",
     "repjax_qr",

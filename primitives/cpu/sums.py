@@ -10,12 +10,15 @@ import numpy as np
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.cpu import library
 from repjax.primitives.operations.accumulators import check_terms
+from repjax.primitives.operations.grids import bits_of_sum
 from repjax.primitives.operations.reductions.cumulative import axes_of_prefixes, cumsum_body
 from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
 from repjax.primitives.operations.reductions.sums import (
     axes_of_reduction,
+    axes_of_terms,
     by_accumulation,
     collapse,
+    reduce_sum_across,
     reduce_sum_body,
 )
 
@@ -42,6 +45,9 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     if accumulation == "exact":
         call = jax.ffi.ffi_call("repjax_exact_sum", result)
         return call(*operands, slack=np.float64(SLACK), odd=np.int64(odd), **integers)
+    if accumulation == "order_independent":
+        call = jax.ffi.ffi_call("repjax_order_independent_sum", result)
+        return call(*operands, t=np.int64(bits_of_sum(int(integers["sizes"][1]))), **integers)
     call = jax.ffi.ffi_call("repjax_reduce_sum", result)
     return call(*operands, accumulation=accumulation, **integers)
 
@@ -49,6 +55,14 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
 def _sum(x, *, axes, accumulation):
     x, axis = collapse(x, axes)
     if x.size == 0 or (accumulation == "pairwise" and x.size > library.LARGE):
+        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
+    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+
+
+def order_independent_sum(x, *, axes, accumulation):
+    """``reduce_sum_body`` of order-independent sums by the kernel."""
+    x, axis = collapse(x, axes)
+    if x.size == 0:
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
     return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
 
@@ -82,6 +96,7 @@ def _extremum(name: str, body):
 
 _in_parts = partitioned(_sum, axes_of_reduction)
 _KERNELS = dict.fromkeys(("pairwise", "sequential"), _in_parts)
+_KERNELS["order_independent"] = partitioned(order_independent_sum, axes_of_terms, reduce_sum_across)
 _KERNELS["exact"] = partitioned(exact_sum, axes_of_reduction)
 reduce_sum = by_accumulation(_KERNELS, reduce_sum_body)
 cumsum = by_accumulation({"exact": partitioned(exact_cumsum, axes_of_prefixes)}, cumsum_body)

@@ -154,6 +154,20 @@ struct Exact {
                 Running sums, float* to, int64_t to_row);
 };
 
+// grid_sums-inl.h: sums of float32 numbers on grids.
+struct GridSums {
+  int words;  // of a vector, float32
+  // The bits of the largest magnitude, of a row and of columns, whose `to` is not less before.
+  int32_t (*largest)(const float* x, int64_t n);
+  void (*largest_of_columns)(const float* x, int64_t rows, int64_t row, int64_t columns,
+                             int32_t* to);
+  // The sum of a row on the grid of a number, in its steps, and what is added to those of columns.
+  int64_t (*sum)(const float* x, int64_t n, double number);
+  void (*sum_of_columns)(const float* x, int64_t rows, int64_t row, int64_t columns,
+                         const double* numbers, int64_t* to);
+  float (*rounded)(int64_t total, double step);
+};
+
 // Elementary functions, each as long as many other operations.
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
@@ -273,6 +287,7 @@ struct InstructionSet {
   const Linalg& linalg;
   const Rotations& rotations;
   const Exact& exact;
+  const GridSums& grid_sums;
   // For integers of up to 22 bits, and of more, where there are such instructions.
   const IntegerProducts<int16_t>* words[2] = {};
   const IntegerProducts<int8_t>* digits[2] = {};
