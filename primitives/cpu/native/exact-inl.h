@@ -88,6 +88,44 @@ static double widen_all(const float* x, int64_t n, double* to) {
   return result;
 }
 
+// Of numbers of float32, twice as many as a vector of float64 has, the largest exponents of powers of
+// two that they are multiples of; of zeros and of what is not finite, large ones.
+typedef int32_t Steps __attribute__((vector_size(8 * kLanes)));
+typedef float OfSteps __attribute__((vector_size(8 * kLanes)));
+
+static inline Steps steps_of(const float* x, int64_t count) {
+  Steps bits = {};
+  __builtin_memcpy(&bits, x, sizeof(float) * count);
+  const Steps field = bits >> 23 & 0xFF, mantissa = (bits & 0x7FFFFF) | 0x800000;
+  // The lowest bit as a number, whose exponent says where it is.
+  const Steps place = (Steps)__builtin_convertvector(mantissa & -mantissa, OfSteps) >> 23;
+  return (field == 0) | (field == 0xFF) ? Steps{} + kNoStep : field + place - (150 + 127);
+}
+
+// least[i] = the least of what it was and of the steps of x[at[i] + j], or least[j] of these.
+static void steps(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
+                  int32_t* least) {
+  constexpr int64_t kWords = 2 * kLanes;
+  for (int64_t i = 0; of_rows && i < rows; ++i) {
+    Steps found = Steps{} + least[i];
+    for (int64_t j = 0; j < columns; j += kWords) {
+      const Steps here = steps_of(x + at[i] + j, columns - j < kWords ? columns - j : kWords);
+      found = here < found ? here : found;
+    }
+    for (int j = 0; j < kWords; ++j) least[i] = found[j] < least[i] ? found[j] : least[i];
+  }
+  for (int64_t j = 0; !of_rows && j < columns; j += kWords) {
+    const int64_t count = columns - j < kWords ? columns - j : kWords;
+    Steps found = {};
+    __builtin_memcpy(&found, least + j, sizeof(int32_t) * count);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Steps here = steps_of(x + at[i] + j, count);
+      found = here < found ? here : found;
+    }
+    __builtin_memcpy(least + j, &found, sizeof(int32_t) * count);
+  }
+}
+
 // Rounded to nearest even, with the guard of repjax.primitives.core.canonical; or, if kOdd, to odd.
 template <bool kOdd>
 static inline int32_t rounded(double x) {
@@ -373,6 +411,7 @@ static const Exact kExact = {kLanes,
                              left,
                              right,
                              widen_all,
+                             steps,
                              {round_sure<false>, round_sure<true>},
                              {round_one<false>, round_one<true>},
                              refine,

@@ -124,6 +124,8 @@ struct Running {
 // The one NaN, and what is in the place of a result that is not known: no number and not that NaN.
 constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
 
+constexpr int32_t kNoStep = 128;  // of zeros, and of what is not finite
+
 // exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
 struct Exact {
   int lanes, vectors;
@@ -137,6 +139,9 @@ struct Exact {
                 int64_t width, double* squares);
   // Widens an array, and gives the largest finite magnitude.
   double (*widen_all)(const float* x, int64_t n, double* to);
+  // The largest exponents of powers of two that rows, or columns, are multiples of, and least before.
+  void (*steps)(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
+                int32_t* least);
   // To nearest even, and to odd: rounds what is sure, and says which are not.
   int64_t (*round_sure[2])(const double* s, int64_t n, double row, const double* column, float* to,
                            int32_t* unsure);
