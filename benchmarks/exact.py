@@ -52,6 +52,9 @@ def sums():
     y = x.reshape(4096, 1024)
     yield "sums of rows 4096x1024", lambda x: x.sum(1), (y,)
     yield "sums of columns 4096x1024", lambda x: x.sum(0), (y,)
+    yield "cumulative sums of 4 M", lambda x: x.cumsum(), (x,)
+    yield "cumulative sums of rows 4096x1024", lambda x: x.cumsum(1), (y,)
+    yield "cumulative sums of columns 4096x1024", lambda x: x.cumsum(0), (y,)
 
 
 def steps(quick: bool):

@@ -52,6 +52,7 @@ _IN_PARTS = {
     raw_dot_general_p: products.kernel("dot_general"),
     conv_general_dilated_p: products.kernel("conv_general_dilated"),
     reductions.reduce_sum_p: sums.reduce_sum,
+    cumulative.cumsum_p: sums.cumsum,
     extrema.reduce_max_p: sums.reduce_max,
     extrema.reduce_min_p: sums.reduce_min,
 }

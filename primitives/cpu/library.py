@@ -32,11 +32,13 @@ from repjax.primitives.cpu import sources as native_sources
 _TARGETS = (
     "repjax_cholesky",
     "repjax_elementwise",
+    "repjax_exact_cumsum",
     "repjax_exact_product",
     "repjax_exact_sum",
     "repjax_householder_product",
     "repjax_lu",
     "repjax_order_independent_product",
+    "repjax_order_independent_sum",
     "repjax_orthogonalize",
     "repjax_product",
     "repjax_qr",

@@ -34,6 +34,7 @@ from repjax.primitives.cpu import library
 from repjax.primitives.cpu.bytecode import Bytecode
 from repjax.primitives.fusion.rows import Rows
 from repjax.primitives.fusion.views import is_source, merged_axes
+from repjax.primitives.operations.grids import bits_of_sum
 
 #: Elements of the longest rows, some of which have to stay in the cache.
 _LONGEST = 1 << 17
@@ -50,6 +51,8 @@ _OPERAND, _POSITIONS, _RESULT, _CANONICAL, _BETWEEN = range(5)
 #: Times that an element of an operand is read, at least, for it to be made canonical but once.
 _OFTEN = 4
 _JOINS = {PREFIX + f"reduce_{name}": i for i, name in enumerate(("sum", "max", "min"))}
+#: The number of the sum that is ``order_independent``.
+_ON_GRID = len(_JOINS)
 
 
 # --- what it can compute ----------------------------------------------------------------
@@ -365,7 +368,11 @@ class _Encoder:
         if is_result and v.aval.dtype in HALVES:
             self.pending.append(v)
         self.memory[v] = to, _WORD
-        self.encoded += [_REDUCTION, _JOINS[step.equation.primitive.name], array, to]
+        if step.equation.params.get("accumulation") == "order_independent":
+            join = _ON_GRID, bits_of_sum(self.n)
+        else:
+            join = _JOINS[step.equation.primitive.name], 0
+        self.encoded += [_REDUCTION, *join, array, to]
 
 
 def evaluate(*operands, group: Rows) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Sums and extrema by the C++ kernel."""
+"""Sums, exact prefixes and extrema by the C++ kernels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ import numpy as np
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.cpu import library
 from repjax.primitives.operations.accumulators import check_terms
+from repjax.primitives.operations.grids import bits_of_sum
+from repjax.primitives.operations.reductions.cumulative import axes_of_prefixes, cumsum_body
 from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
 from repjax.primitives.operations.reductions.sums import (
     axes_of_reduction,
+    axes_of_terms,
     by_accumulation,
     collapse,
+    reduce_sum_across,
     reduce_sum_body,
 )
 
 #: What bounds of errors of exact sums are multiplied by; less would be wrong, which tests show.
 SLACK = 1.0
+
+
+def _sizes(shape, first: int, last: int):
+    """Before, of and behind these axes."""
+    parts = slice(first), slice(first, last), slice(last, None)
+    return np.int64([math.prod(shape[part]) for part in parts])
 
 
 def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
@@ -29,12 +39,15 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     results of bytecode (:mod:`repjax.primitives.cpu.bytecode`).
     """
     first, last = min(axes), max(axes) + 1
-    sizes = [math.prod(shape[s]) for s in (slice(first), slice(first, last), slice(last, None))]
+    sizes = _sizes(shape, first, last)
     result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
-    integers = {"sizes": np.int64(sizes), "bytecode": np.asarray(bytecode, np.int64)}
+    integers = {"sizes": sizes, "bytecode": np.asarray(bytecode, np.int64)}
     if accumulation == "exact":
         call = jax.ffi.ffi_call("repjax_exact_sum", result)
         return call(*operands, slack=np.float64(SLACK), odd=np.int64(odd), **integers)
+    if accumulation == "order_independent":
+        call = jax.ffi.ffi_call("repjax_order_independent_sum", result)
+        return call(*operands, t=np.int64(bits_of_sum(int(integers["sizes"][1]))), **integers)
     call = jax.ffi.ffi_call("repjax_reduce_sum", result)
     return call(*operands, accumulation=accumulation, **integers)
 
@@ -46,6 +59,14 @@ def _sum(x, *, axes, accumulation):
     return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
 
 
+def order_independent_sum(x, *, axes, accumulation):
+    """``reduce_sum_body`` of order-independent sums by the kernel."""
+    x, axis = collapse(x, axes)
+    if x.size == 0:
+        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
+    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+
+
 def exact_sum(x, *, axes, accumulation, odd=False):
     """``reduce_sum_body`` of exact sums by the kernel."""
     x, axis = collapse(x, axes)
@@ -53,6 +74,14 @@ def exact_sum(x, *, axes, accumulation, odd=False):
     if x.size == 0:
         return reduce_sum_body(x, axes=(axis,), accumulation=accumulation, odd=odd)
     return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation, odd=odd)
+
+
+def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
+    """``cumsum_body`` of exact sums by the kernel."""
+    check_terms("cumsum", x.shape[axis])
+    call = jax.ffi.ffi_call("repjax_exact_cumsum", jax.ShapeDtypeStruct(x.shape, np.float32))
+    options = {"slack": np.float64(SLACK), "odd": np.int64(odd), "reverse": np.int64(reverse)}
+    return call(x, sizes=_sizes(x.shape, axis, axis + 1), **options)
 
 
 def _extremum(name: str, body):
@@ -67,6 +96,8 @@ def _extremum(name: str, body):
 
 _in_parts = partitioned(_sum, axes_of_reduction)
 _KERNELS = dict.fromkeys(("pairwise", "sequential"), _in_parts)
+_KERNELS["order_independent"] = partitioned(order_independent_sum, axes_of_terms, reduce_sum_across)
 _KERNELS["exact"] = partitioned(exact_sum, axes_of_reduction)
 reduce_sum = by_accumulation(_KERNELS, reduce_sum_body)
+cumsum = by_accumulation({"exact": partitioned(exact_cumsum, axes_of_prefixes)}, cumsum_body)
 reduce_max, reduce_min = _extremum("max", reduce_max_body), _extremum("min", reduce_min_body)

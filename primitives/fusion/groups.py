@@ -160,8 +160,8 @@ _REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")
 
 
 def accumulation_of(equation) -> str | None:
-    """The kernel's name for a pairwise or exact reduction over neighbouring axes of an array, or
-    None."""
+    """The kernel's name for a reduction over neighbouring axes of an array, which is no sequential
+    sum, or None."""
     name = _REDUCTIONS.get(equation.primitive.name)
     if name is None:
         return None
@@ -170,7 +170,7 @@ def accumulation_of(equation) -> str | None:
         return None
     accumulation = equation.params.get("accumulation", name)
     together = max(axes) - min(axes) + 1 == len(axes)
-    known = ("pairwise", "exact", "max", "min")
+    known = ("pairwise", "order_independent", "exact", "max", "min")
     return accumulation if together and accumulation in known else None
 
 

@@ -73,7 +73,7 @@ LONG = named("add_n convert_element_type nextafter one_minus_square rem rsqrt sq
 LONG |= named(" ".join(elementary.names(in_rows=True)))
 #: What XLA computes of the few elements that it takes.
 _TAKING = named("gather slice dynamic_slice", "")
-#: Reductions that a row group may have; sums only in ``pairwise`` order.
+#: Reductions that a row group may have; sums in ``pairwise`` order and ``order_independent``.
 REDUCTIONS = named("reduce_sum reduce_max reduce_min argmax argmin")
 
 
@@ -82,7 +82,7 @@ def _reduced(equation) -> tuple[int, int] | None:
     name, params = equation.primitive.name, equation.params
     if name not in REDUCTIONS or isinstance(equation.invars[0], Literal):
         return None
-    if params.get("accumulation", "pairwise") != "pairwise":
+    if params.get("accumulation", "pairwise") not in ("pairwise", "order_independent"):
         return None
     if params.get("index_dtype", np.int32) != np.int32:
         return None

@@ -50,6 +50,8 @@ def is_elementwise(equation) -> bool:
 
 def _fits(equation, rows: int, n: int) -> bool:
     """Whether the kernel takes a reduction of so many rows, and of so many elements of each."""
+    if equation.params.get("accumulation") == "order_independent":
+        return False
     return n <= SHORT or (n <= LONGEST and rows >= MANY and "index_dtype" not in equation.params)
 
 

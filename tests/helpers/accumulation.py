@@ -86,7 +86,9 @@ def added(name: str, total: Accumulator, examples, devices) -> Accumulator:
     else:
         operands = [jax.device_put(x, devices[0]) for x in operands]
         total = jax.device_put(total, devices[0])
-    return total.add_each(gradients(name)(parameters(name), *operands))
+    # One program at a time: XLA has a thread for each device, and two programs that exchange values
+    # may each wait with some of the threads for the others.
+    return jax.block_until_ready(total.add_each(gradients(name)(parameters(name), *operands)))
 
 
 def gradient(name: str, microbatches: int, count: int, seed: int):

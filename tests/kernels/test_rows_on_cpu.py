@@ -107,6 +107,20 @@ def test_halves(dtype):
         check(function, floats(shape, 3, dtype), calls=1)
 
 
+@pytest.mark.parametrize("n", [3, 100, 1025, 9000])
+def test_sums_in_any_order(n):
+    """Those that are ``order_independent``, with infinities and NaNs in some rows."""
+    arguments = arrays(40, n)
+    arguments[0][3:5, 1] = np.inf, np.nan
+    with repjax.enabled(accumulation="order_independent"):
+        expected = without_kernel(everything, *arguments)
+        for name in each_instruction_set():
+            actual = with_kernel(everything, *arguments, calls=1)
+            assert_same_bits(actual, expected, name)
+    with pytest.raises(AssertionError):
+        assert_same_bits(with_kernel(everything, *arguments), expected)
+
+
 #: That XLA computes.
 LEFT = ("ceil", "floor", "nextafter", "rem", *elementary.names(in_cpp=False, in_rows=True))
 LEFT_TO_XLA = {PREFIX + name for name in LEFT}

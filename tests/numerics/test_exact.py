@@ -24,6 +24,7 @@ from repjax.primitives.cpu import products as kernel
 from repjax.primitives.cpu import scatter as kernel_of_scatters
 from repjax.primitives.operations import accumulators
 from repjax.primitives.operations.products import exact
+from repjax.primitives.operations.reductions import cumulative
 from repjax.primitives.operations.reductions import sums as reductions
 from repjax.verify import reference
 
@@ -56,6 +57,13 @@ def canonical(x):
 @np.errstate(over="ignore", invalid="ignore")
 def made(data, rng, shape, dtype):
     return canonical(data(rng, shape).astype(dtype))
+
+
+_numbers = st.one_of(
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.integers(-8, 8).map(float),
+    st.sampled_from([0.0, 1.0, 2.0**-24, 2.0**-126, -(2.0**-126), 3.4e38, -3.4e38]),
+)
 
 
 # --- sums against rational numbers ------------------------------------------------------
@@ -124,6 +132,82 @@ def test_kernels_of_sums(data):
             expected[i] = rounded(terms[(slice(None), *i)])
         for way, found in sums_of_kernels(x, axis):
             assert_same_bits(found, expected, f"{shape}, {way}")
+
+
+def prefixes(x):
+    """The definition along the first axis; a column of these is enough to tell."""
+    return np.array([rounded(x[: k + 1]) for k in range(len(x))])
+
+
+def prefixes_of_kernels(x, axis, reverse=False):
+    params = {"axis": axis, "reverse": reverse, "accumulation": "exact"}
+    for way, sums_of_prefixes in implementations(cumulative.cumsum_body, sums.exact_cumsum):
+        # Its own NaN has the kernel: another one would be what it is not sure of.
+        yield way, np.asarray(run(sums_of_prefixes, x, **params))
+
+
+@pytest.mark.parametrize("data", SUMS)
+def test_kernels_of_prefixes(data):
+    """Axes side by side, rows, axes in parts, blocks that are not whole, in both directions."""
+    shapes = ((700, 5), 0), ((3, 70), 1), ((2, 150, 90), 1), ((20, 2, 3), 0)
+    for (shape, axis), reverse in itertools.product(shapes, (False, True)):
+        x = made(SUMS[data], np.random.default_rng(9), shape, np.float32)
+        column = np.moveaxis(x, axis, 0).reshape(shape[axis], -1)[:, -1]
+        right = prefixes(column[::-1])[::-1] if reverse else prefixes(column)
+        by_body = None
+        for way, found in prefixes_of_kernels(x, axis, reverse):
+            found = canonical(found) if by_body is None else found
+            by_body = found if by_body is None else by_body
+            assert_same_bits(found, by_body, f"{shape}, {reverse}, {way}")
+            last = np.moveaxis(found, axis, 0).reshape(shape[axis], -1)[:, -1]
+            assert_same_bits(last, right, f"{shape}, {reverse}, {way}")
+
+
+def test_a_long_axis_of_prefixes_is_shared_by_threads():
+    """Also where all of it is within what sums with their errors lose of a tie."""
+    x = SUMS["normal"](np.random.default_rng(9), 100_000)
+    x[1::2] = -x[::2]
+    x[12345] = 3e-30
+    for reverse in (False, True):
+        along = slice(None, None, -1 if reverse else 1)
+        totals = itertools.accumulate(Fraction(v) for v in x[along].tolist())
+        right = [reference.values.rounded_to(t, np.float32) for t in totals]
+        right = reference.values.guard(np.array(right))[along]
+        for way, found in prefixes_of_kernels(x, 0, reverse):
+            assert_same_bits(found, right, way)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(_numbers, min_size=1, max_size=40), st.integers(1, 5), st.randoms())
+def test_prefixes_depend_on_their_terms_only(terms, columns, random):
+    """In another order and place, among others, with zeros: the sums over the same terms."""
+    x = canonical(np.float32(terms))
+    order = random.sample(range(len(x)), len(x))
+    y = np.ones((64, columns), np.float32)
+    y[: len(x) + 7, -1] = 0
+    y[7 : len(x) + 7, -1] = x[order]
+    found = np.asarray(_prefixes(y))[6 : len(x) + 7, -1]
+    assert_same_bits(found[0], np.float32(0))
+    assert_same_bits(found[-1], rounded(x))
+    assert_same_bits(found[-1], np.asarray(_prefixes(x[:, None]))[-1, 0])
+
+
+_prefixes = exactly(lambda x: lax.cumsum(x, 0))
+
+
+def test_gradients_of_prefixes():
+    """Sums against the direction, and under vmap along another axis."""
+    rng = np.random.default_rng(12)
+    x, cotangent = wide(rng, (9, 70)), wide(rng, (9, 70))
+
+    def gradient(x, ct, axis):
+        return jax.vjp(lambda x: lax.cumsum(x, axis), x)[1](ct)[0]
+
+    rows = exactly(lambda x, ct: gradient(x, ct, 1))(x, cotangent)
+    mapped = exactly(jax.vmap(lambda x, ct: gradient(x, ct, 0)))(x, cotangent)
+    expected = np.array([prefixes(c[::-1])[::-1] for c in cotangent])
+    for found in (rows, mapped):
+        assert_same_bits(np.asarray(found), expected)
 
 
 def test_a_long_row_is_shared_by_threads():
@@ -347,11 +431,6 @@ def test_fft():
 
 # --- nothing but the terms matters ------------------------------------------------------
 
-_numbers = st.one_of(
-    st.floats(width=32, allow_nan=False, allow_infinity=False),
-    st.integers(-8, 8).map(float),
-    st.sampled_from([0.0, 1.0, 2.0**-24, 2.0**-126, -(2.0**-126), 3.4e38, -3.4e38]),
-)
 _PAD = 16
 
 
@@ -433,6 +512,32 @@ def hard_terms(terms: int, of_error: float):
     x = np.full(terms, 2.0**-53, np.float32)
     x[0], x[1], x[2] = 1, 2.0**-24, -below * 2.0**-53
     return x
+
+
+def hard_prefix():
+    """Terms whose sum is above a tie, and whose float64 sum, with what its additions lose, below.
+
+    Beside 2**-60, which later leaves again, three times 2**-114 is lost, a quarter of its last bit.
+    """
+    lost = 2.0**-114
+    return np.float32([1, 2.0**-24, 2.0**-60, lost, lost, lost, -(2.0**-60), -2.25 * lost])
+
+
+@pytest.mark.parametrize("slack", [1.0, 0.5])
+def test_the_bound_of_prefixes(slack, monkeypatch):
+    x = hard_prefix()
+    right = prefixes(x)
+    assert right[-1] == np.float32(1 + 2.0**-23)
+    monkeypatch.setattr(sums, "SLACK", slack)
+
+    def compute(x):
+        with jax.enable_x64(True):
+            return sums.exact_cumsum(x, axis=0, reverse=False, accumulation="exact")
+
+    for name in each_instruction_set():
+        found = np.asarray(jax.jit(compute)(x))
+        assert (found[-1] == right[-1]) == (slack == 1), name
+        assert_same_bits(found[:-1], right[:-1], name)
 
 
 @pytest.mark.parametrize("slack", [1.0, 0.5])

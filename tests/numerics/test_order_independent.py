@@ -19,8 +19,10 @@ from helpers.instruction_sets import each_instruction_set
 from helpers.products import CONVOLUTIONS, DATA, DOTS, MATRIX, assert_same_bits, run, with_gradients
 from repjax.primitives.cpu import library
 from repjax.primitives.cpu import products as kernel
+from repjax.primitives.cpu import sums as kernel_of_sums
 from repjax.primitives.gpu import products
 from repjax.primitives.operations.products import order_independent
+from repjax.primitives.operations.reductions import sums
 from repjax.verify import reference
 
 ANY_ORDER = {"accumulation": "order_independent", "contraction": "order_independent"}
@@ -182,6 +184,67 @@ def test_sum(data):
         x = _finite(DATA[data](rng, (n, 3)))
         expected = [reference.sums.order_independent_sum(column) for column in x.T]
         assert_same_bits(total(x), np.array(expected))
+
+
+#: Rows and columns of several blocks, in parts, and a long axis.
+SUMS = (
+    ((3, 4500), 1),
+    ((40, 130), 1),
+    ((2, 150, 40), 1),
+    ((5, 3), 1),
+    ((300, 70), 0),
+    ((9, 5000, 3), 1),
+    ((200_000,), 0),
+)
+
+
+@pytest.mark.skipif(not library.instruction_sets(), reason="the kernel was not compiled")
+@pytest.mark.parametrize("ascending", [False, True], ids=["", "ascending"])
+@pytest.mark.parametrize("data", DATA)
+def test_kernels_of_sums(data, ascending):
+    """Ascending, each part has a larger element than those before."""
+    for shape, axis in SUMS:
+        x = reference.values.canonical(DATA[data](np.random.default_rng(9), shape))
+        x = np.sort(x, axis) if ascending else x
+        params = {"axes": (axis,), "accumulation": "order_independent"}
+        expected = reference.values.canonical(run(sums.reduce_sum_body, x, **params))
+        for _ in each_instruction_set():
+            found = run(kernel_of_sums.order_independent_sum, x, **params)
+            assert_same_bits(found, expected)
+        other = np.random.default_rng(1).permutation(x, axis)
+        assert_same_bits(run(kernel_of_sums.order_independent_sum, other, **params), expected)
+
+
+@pytest.mark.skipif(not library.instruction_sets(), reason="the kernel was not compiled")
+def test_computed_terms_of_sums():
+    """Terms that the kernel computes as it adds them, and such that are not canonical in memory."""
+    x = np.random.default_rng(10).standard_normal((200, 40)).astype(np.float32)
+    x[3, :7] = 1e-40, -0.0, -1e-39, 3, 1e-44, 2.0**-126, -2e-38
+    wanted = functools.partial(repjax.reproducible, **ANY_ORDER)
+
+    def program(x):
+        y = jax.numpy.abs(x * 3)
+        return y.sum(0), x.sum(1), x.sum(), y.sum(), x.sum(0)
+
+    results = np.asarray(wanted(lambda x: jax.numpy.abs(x * 3))(x))
+    x = reference.values.canonical(x)
+    terms = (*results.T, *x, x.ravel(), results.ravel(), *x.T)
+    expected = np.array([reference.sums.order_independent_sum(t) for t in terms])
+    for _ in each_instruction_set():
+        found = [np.ravel(y) for y in wanted(program)(x)]
+        assert_same_bits(np.concatenate(found), expected)
+
+
+@pytest.mark.skipif(not library.instruction_sets(), reason="the kernel was not compiled")
+def test_another_grid_of_sums_is_noticed(monkeypatch):
+    """The control: a grid of one bit less in the body has other bits than the kernel."""
+    x = np.float32([1, 2.0**-38, 2.0**-38, 3 * 2.0**-39, -1])
+    params = {"axes": (0,), "accumulation": "order_independent"}
+    found = run(kernel_of_sums.order_independent_sum, x, **params)
+    with jax.enable_x64(True):
+        assert_same_bits(np.asarray(sums.reduce_sum_body(jax.numpy.asarray(x), **params)), found)
+        monkeypatch.setattr(sums.grids, "bits_of_sum", lambda terms: 37)
+        assert np.asarray(sums.reduce_sum_body(jax.numpy.asarray(x), **params)) != found
 
 
 @pytest.mark.skipif(not library.instruction_sets(), reason="the kernel was not compiled")

@@ -88,6 +88,44 @@ static double widen_all(const float* x, int64_t n, double* to) {
   return result;
 }
 
+// Of numbers of float32, twice as many as a vector of float64 has, the largest exponents of powers of
+// two that they are multiples of; of zeros and of what is not finite, large ones.
+typedef int32_t Steps __attribute__((vector_size(8 * kLanes)));
+typedef float OfSteps __attribute__((vector_size(8 * kLanes)));
+
+static inline Steps steps_of(const float* x, int64_t count) {
+  Steps bits = {};
+  __builtin_memcpy(&bits, x, sizeof(float) * count);
+  const Steps field = bits >> 23 & 0xFF, mantissa = (bits & 0x7FFFFF) | 0x800000;
+  // The lowest bit as a number, whose exponent says where it is.
+  const Steps place = (Steps)__builtin_convertvector(mantissa & -mantissa, OfSteps) >> 23;
+  return (field == 0) | (field == 0xFF) ? Steps{} + kNoStep : field + place - (150 + 127);
+}
+
+// least[i] = the least of what it was and of the steps of x[at[i] + j], or least[j] of these.
+static void steps(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
+                  int32_t* least) {
+  constexpr int64_t kWords = 2 * kLanes;
+  for (int64_t i = 0; of_rows && i < rows; ++i) {
+    Steps found = Steps{} + least[i];
+    for (int64_t j = 0; j < columns; j += kWords) {
+      const Steps here = steps_of(x + at[i] + j, columns - j < kWords ? columns - j : kWords);
+      found = here < found ? here : found;
+    }
+    for (int j = 0; j < kWords; ++j) least[i] = found[j] < least[i] ? found[j] : least[i];
+  }
+  for (int64_t j = 0; !of_rows && j < columns; j += kWords) {
+    const int64_t count = columns - j < kWords ? columns - j : kWords;
+    Steps found = {};
+    __builtin_memcpy(&found, least + j, sizeof(int32_t) * count);
+    for (int64_t i = 0; i < rows; ++i) {
+      const Steps here = steps_of(x + at[i] + j, count);
+      found = here < found ? here : found;
+    }
+    __builtin_memcpy(least + j, &found, sizeof(int32_t) * count);
+  }
+}
+
 // Rounded to nearest even, with the guard of repjax.primitives.core.canonical; or, if kOdd, to odd.
 template <bool kOdd>
 static inline int32_t rounded(double x) {
@@ -252,6 +290,119 @@ static void sum_columns(const float* x, int64_t rows, int64_t row, int64_t width
   }
 }
 
+// Numbers of float32, as many as a vector of float64 has, and their bits.
+typedef float Narrow __attribute__((vector_size(4 * kLanes)));
+typedef int32_t NarrowBits __attribute__((vector_size(4 * kLanes)));
+typedef int64_t NarrowPairs __attribute__((vector_size(4 * kLanes)));
+
+// `rounded` of each.
+template <bool kOdd>
+static inline NarrowBits rounded_all(Vector x) {
+  if (kOdd) {
+    const Bits bits = (Bits)x, rest = bits & 0x1FFFFFFF;
+    x = (Vector)((bits ^ rest) | ((Bits)(rest != 0) & (int64_t(1) << 29)));
+  }
+  const NarrowBits bits = (NarrowBits)__builtin_convertvector(x, Narrow);
+  return bits & ((bits & 0x7FFFFFFF) > 0x00800000);
+}
+
+// The exact sum of a and b, rounded to odd.
+static inline double odd_sum(double a, double b) {
+  double s = a + b;
+  const double of_b = s - a, rest = (a - (s - of_b)) + (b - of_b);
+  if (rest == 0) return s;
+  int64_t bits;
+  __builtin_memcpy(&bits, &s, sizeof s);
+  bits = (bits - ((rest < 0) != (s < 0))) | 1;  // towards zero, unless it is there already
+  __builtin_memcpy(&s, &bits, sizeof s);
+  return s;
+}
+
+// The sum of t and r, which is off by at most `lost`, rounded; or kUnsure.  `high` is what IEEE
+// arithmetic makes of the terms.
+template <bool kOdd>
+static int32_t rounded_sum(double high, double t, double r, double lost) {
+  if (!(high - high == 0)) {
+    const float special = float(high);
+    int32_t bits;
+    __builtin_memcpy(&bits, &special, sizeof bits);
+    return high == high ? bits : kNan;
+  }
+  // r - lost and r + lost have their signs, but are rounded.
+  if (lost != 0) lost += (r < 0 ? -r : r) * 0x1p-51;
+  const int32_t below = rounded<kOdd>(odd_sum(t, r - lost));
+  const int32_t above = rounded<kOdd>(odd_sum(t, r + lost));
+  return below == above ? below : kUnsure;
+}
+
+// Continues the sums of so many vectors of columns, or of some columns of one, over rows.  Where
+// kResults, each sum goes to `to`, rounded; returns whether all are sure.
+template <bool kOdd, bool kResults, int kSome>
+static bool go_on(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                  Running sums, float* to, int64_t to_row) {
+  const bool whole = columns == kSome * kLanes;
+  Vector high[kSome] = {}, low[kSome] = {}, lost[kSome] = {};
+  __builtin_memcpy(high, sums.high, sizeof(double) * columns);
+  __builtin_memcpy(low, sums.low, sizeof(double) * columns);
+  __builtin_memcpy(lost, sums.lost, sizeof(double) * columns);
+  const double wider = slack * (1 + 0x1p-16);
+  bool sure = true;
+  for (int64_t i = 0; i < rows; ++i, x += row, to += to_row) {
+    Vector t[kSome], r[kSome];
+    NarrowBits results[kSome], differ[kSome];
+#pragma GCC unroll 2
+    for (int v = 0; v < kSome; ++v) {
+      Vector e, rest;
+      high[v] = two_sum(high[v], whole ? widen(x + v * kLanes) : widen_some(x, columns), &e);
+      low[v] = two_sum(low[v], e, &rest);
+      lost[v] += magnitude_of(rest);
+      if (!kResults) continue;
+      t[v] = two_sum(high[v], low[v], &r[v]);
+      // Nothing where t is the exact sum; else with what rounding the ends may move them.
+      Vector error = magnitude_of(r[v]) + lost[v] * wider;
+      error += (Vector)((Bits)(magnitude_of(t[v]) * 0x1p-51) & (Bits)(error != 0));
+      results[v] = rounded_all<kOdd>(t[v] - error);
+      differ[v] = (results[v] ^ rounded_all<kOdd>(t[v] + error)) |
+                  ((results[v] & 0x7FFFFFFF) > 0x7F800000);
+    }
+    if (!kResults) continue;
+    __builtin_memcpy(to, results, sizeof(float) * columns);
+    NarrowBits any = differ[0];
+    for (int v = 1; v < kSome; ++v) any |= differ[v];
+    int64_t all = 0;
+    for (int j = 0; j < kLanes / 2; ++j) all |= ((NarrowPairs)any)[j];
+    if (!all) continue;
+    for (int j = 0; j < columns; ++j) {
+      const int v = j / kLanes, l = j % kLanes;
+      if (!differ[v][l]) continue;
+      const int32_t bits =
+          rounded_sum<kOdd>(high[v][l], t[v][l], r[v][l], lost[v][l] * wider);
+      __builtin_memcpy(to + j, &bits, sizeof bits);
+      sure &= bits != kUnsure;
+    }
+  }
+  __builtin_memcpy(sums.high, high, sizeof(double) * columns);
+  __builtin_memcpy(sums.low, low, sizeof(double) * columns);
+  __builtin_memcpy(sums.lost, lost, sizeof(double) * columns);
+  return sure;
+}
+
+template <bool kOdd, bool kResults>
+static bool prefixes(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                     Running sums, float* to, int64_t to_row) {
+  constexpr int kSome = 2;  // vectors of float64: of float32, one
+  bool sure = true;
+  for (int64_t c = 0; c < columns;) {
+    const Running here = {sums.high + c, sums.low + c, sums.lost + c};
+    const int64_t left = columns - c;
+    const int64_t count = left >= kSome * kLanes ? kSome * kLanes : left < kLanes ? left : kLanes;
+    sure &= (count > kLanes ? go_on<kOdd, kResults, kSome> : go_on<kOdd, kResults, 1>)(
+        x + c, rows, row, count, slack, here, kResults ? to + c : to, to_row);
+    c += count;
+  }
+  return sure;
+}
+
 static const Exact kExact = {kLanes,
                              kVectors,
                              kTerms * kStreams * kLanes,
@@ -260,10 +411,13 @@ static const Exact kExact = {kLanes,
                              left,
                              right,
                              widen_all,
+                             steps,
                              {round_sure<false>, round_sure<true>},
                              {round_one<false>, round_one<true>},
                              refine,
                              sum,
-                             sum_columns};
+                             sum_columns,
+                             {prefixes<false, true>, prefixes<true, true>},
+                             prefixes<false, false>};
 
 }  // namespace exact

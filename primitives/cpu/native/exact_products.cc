@@ -44,21 +44,11 @@ struct Wide {
 // A column and a row.
 typedef std::pair<int32_t, int32_t> Place;
 
-// The largest exponent of a power of two that a number is a multiple of; of zero, and of what is not
-// finite, a large one.
-int32_t step_of(float x) {
-  int32_t bits;
-  std::memcpy(&bits, &x, sizeof x);
-  const int32_t field = bits >> 23 & 0xFF;
-  if (field == 0 || field == 0xFF) return 128;
-  return field - 150 + __builtin_ctz((bits & 0x7FFFFF) | 0x800000);
-}
-
 // The terms of rows, or of columns, of which the first ones of the last row asked for are kept.
 class Terms {
  public:
   Terms(const Dimension& k, int of, const float* x, const std::vector<int64_t>& rows)
-      : k_(k), of_(of), x_(x), rows_(rows), steps_(rows.size()),
+      : k_(k), of_(of), x_(x), rows_(rows),
         offsets_(std::min(kKeptTerms, k.size)), kept_(offsets_.size()), others_(kTogether) {
     k_.offsets(of_, 0, offsets_.size(), offsets_.data());
     in_place_ = int64_t(offsets_.size()) == k.size && contiguous(offsets_.data(), k.size);
@@ -81,27 +71,11 @@ class Terms {
     return to;
   }
 
-  // The largest power of two that all terms of a row are multiples of.
-  double step(int64_t row) {
-    if (steps_[row] == 0) {
-      float terms[kTogether];
-      int32_t least = 128;
-      for (int64_t k = 0; k < k_.size; k += kTogether) {
-        const int64_t here = std::min(kTogether, k_.size - k);
-        const float* const from = get(row, k, here, terms);
-        for (int64_t t = 0; t < here; ++t) least = std::min(least, step_of(from[t]));
-      }
-      steps_[row] = std::ldexp(1.0, least);
-    }
-    return steps_[row];
-  }
-
  private:
   const Dimension& k_;
   const int of_;
   const float* const x_;
   const std::vector<int64_t>& rows_;
-  std::vector<double> steps_;
   std::vector<int64_t> offsets_;
   std::vector<float> kept_;
   std::vector<int64_t> others_;
@@ -209,23 +183,53 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
     for (int64_t j = 0; !direct && j < columns; ++j) out[out_m[i] + out_n[j]] = results[j];
   }
   if (rest.empty()) return;
+  // Of rows and columns of few bits, many sums are exact, which adding few of them again finds, too.
+  const bool many = 4 * int64_t(rest.size()) > rows + columns;
+  std::vector<int32_t> of_left(rows, many ? kNoStep : -kNoStep * 8), of_right(columns, of_left[0]);
+  for (int64_t k0 = 0; many && k0 < p.k.size; k0 += terms) {
+    const int64_t here_k = std::min(terms, p.k.size - k0);
+    p.k.offsets(kLhs, k0, here_k, lhs_k.data());
+    p.k.offsets(kRhs, k0, here_k, rhs_k.data());
+    const bool along = contiguous(lhs_k.data(), here_k);
+    for (int64_t i = 0; i < rows; i += kStrip) {
+      const int64_t here = std::min(kStrip, rows - i);
+      if (along) {
+        set.steps(lhs + lhs_k[0], &lhs_m[i], here, here_k, true, &of_left[i]);
+      } else {
+        floats.pack[false](lhs, &lhs_m[i], here, lhs_k.data(), here_k, staged, terms);
+        set.steps(staged, strip_m.data(), here, here_k, true, &of_left[i]);
+      }
+    }
+    for (int64_t j = 0; j < columns; j += width) {
+      const int64_t here = std::min(width, columns - j);
+      if (contiguous(&rhs_n[j], here)) {
+        set.steps(rhs + rhs_n[j], rhs_k.data(), here_k, here, false, &of_right[j]);
+      } else {
+        floats.pack[false](rhs, rhs_k.data(), here_k, &rhs_n[j], here, staged, width);
+        set.steps(staged, packed_k.data(), here_k, here, false, &of_right[j]);
+      }
+    }
+  }
+  auto is_rounded = [&](const Place& place) {
+    const int64_t j = place.first, i = place.second;
+    const double s = sums[i * row + j];
+    // Partial sums of multiples of a step are exact, while float64 has a bit for it.
+    const double magnitude = of_rows[i] / unit * of_columns[j] * (1 + 0x1p-16);
+    const bool finite = std::isfinite(s);
+    if (finite && magnitude > std::ldexp(1.0, 52 + of_left[i] + of_right[j])) return false;
+    // What is not finite is what IEEE arithmetic makes of the terms in any order.
+    set.round_one[finite && options.odd](s, out + out_m[i] + out_n[j]);
+    return true;
+  };
+  rest.erase(std::remove_if(rest.begin(), rest.end(), is_rounded), rest.end());
   Terms left_terms(p.k, kLhs, lhs, lhs_m), right_terms(p.k, kRhs, rhs, rhs_n);
   std::sort(rest.begin(), rest.end());  // by columns, whose terms are gathered once
   for (const auto& [column, line] : rest) {
     const int64_t j = column, i = line;
-    const double s = sums[i * row + j];
-    float* const to = out + out_m[i] + out_n[j];
-    // Partial sums of multiples of a step are exact, while float64 has a bit for it.
-    const double magnitude = of_rows[i] / unit * of_columns[j] * (1 + 0x1p-16);
-    const bool finite = std::isfinite(s);
-    if (!finite || magnitude <= 0x1p52 * left_terms.step(i) * right_terms.step(j)) {
-      // What is not finite is what IEEE arithmetic makes of the terms in any order.
-      set.round_one[finite && options.odd](s, to);
-      continue;
-    }
-    *to = exactly(set, p.k.size, options.odd, [&](int64_t k, int64_t n, float* x, float* y) {
+    const auto get = [&](int64_t k, int64_t n, float* x, float* y) {
       return Factors{left_terms.get(i, k, n, x), right_terms.get(j, k, n, y)};
-    });
+    };
+    out[out_m[i] + out_n[j]] = exactly(set, p.k.size, options.odd, get);
   }
 }
 

@@ -16,3 +16,4 @@ static inline Vector root(Vector x);         // square roots
 #include "grids-inl.h"
 #include "rotations-inl.h"
 #include "exact-inl.h"
+#include "grid_sums-inl.h"

@@ -117,6 +117,15 @@ struct IntegerProducts {
   void (*end)() = nullptr;
 };
 
+// Sums that go on, each within `lost` of high + low.
+struct Running {
+  double *high, *low, *lost;
+};
+// The one NaN, and what is in the place of a result that is not known: no number and not that NaN.
+constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
+
+constexpr int32_t kNoStep = 128;  // of zeros, and of what is not finite
+
 // exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
 struct Exact {
   int lanes, vectors;
@@ -130,6 +139,9 @@ struct Exact {
                 int64_t width, double* squares);
   // Widens an array, and gives the largest finite magnitude.
   double (*widen_all)(const float* x, int64_t n, double* to);
+  // The largest exponents of powers of two that rows, or columns, are multiples of, and least before.
+  void (*steps)(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
+                int32_t* least);
   // To nearest even, and to odd: rounds what is sure, and says which are not.
   int64_t (*round_sure[2])(const double* s, int64_t n, double row, const double* column, float* to,
                            int32_t* unsure);
@@ -139,6 +151,26 @@ struct Exact {
   void (*sum)(const float* x, int64_t n, double* total, double* magnitude);
   void (*sum_columns)(const float* x, int64_t rows, int64_t row, int64_t width, double* total,
                       double* magnitude);
+  // Continues the sums of columns, a row after the other; puts each sum to `to`, rounded to nearest
+  // or to odd, or kUnsure, and returns whether all are sure; or only continues them.
+  bool (*prefixes[2])(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                      Running sums, float* to, int64_t to_row);
+  bool (*go_on)(const float* x, int64_t rows, int64_t row, int64_t columns, double slack,
+                Running sums, float* to, int64_t to_row);
+};
+
+// grid_sums-inl.h: sums of float32 numbers on grids.
+struct GridSums {
+  int words;  // of a vector, float32
+  // The bits of the largest magnitude, of a row and of columns, whose `to` is not less before.
+  int32_t (*largest)(const float* x, int64_t n);
+  void (*largest_of_columns)(const float* x, int64_t rows, int64_t row, int64_t columns,
+                             int32_t* to);
+  // The sum of a row on the grid of a number, in its steps, and what is added to those of columns.
+  int64_t (*sum)(const float* x, int64_t n, double number);
+  void (*sum_of_columns)(const float* x, int64_t rows, int64_t row, int64_t columns,
+                         const double* numbers, int64_t* to);
+  float (*rounded)(int64_t total, double step);
 };
 
 // Elementary functions, each as long as many other operations.
@@ -260,6 +292,7 @@ struct InstructionSet {
   const Linalg& linalg;
   const Rotations& rotations;
   const Exact& exact;
+  const GridSums& grid_sums;
   // For integers of up to 22 bits, and of more, where there are such instructions.
   const IntegerProducts<int16_t>* words[2] = {};
   const IntegerProducts<int8_t>* digits[2] = {};

@@ -8,14 +8,16 @@
 //   steps
 //   of each piece that comes first: the bytecode, and the number of the array that it takes
 //   of each step: kFull, bytecode on all elements, or kOfRows, bytecode on one element for each
-//   row, and the numbers of the arrays of its inputs and outputs; or kReduction, which join, and
-//   the numbers of the array of all elements that it takes and of the array of rows that it makes
+//   row, and the numbers of the arrays of its inputs and outputs; or kReduction, which join or
+//   kOnGrid, the bits of the grid (grid_sums.h), and the numbers of the array of all elements that
+//   it takes and of the array of rows that it makes
 //
 // The arrays are numbered: the operands, the results, what the pieces that come first make, and in
 // between the arrays of all elements and those of one element for each row.
 
 #include "axes.h"
 #include "bytecode.h"
+#include "grid_sums.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
@@ -35,14 +37,15 @@ constexpr int64_t kParts = 8;           // of the rows for a thread, some of whi
 constexpr int64_t kLine = 16;           // elements of a line of the cache
 constexpr int64_t kTogether = 1 << 13;  // elements of rows that are computed together
 
+constexpr int64_t kOnGrid = 3;  // among the joins: an order-independent sum
+
 enum Kind : int64_t { kFull, kOfRows, kReduction };
 
 struct Step {
   Kind kind;
   Bytecode code;
   const int64_t* arrays;  // of the inputs and the outputs
-  Join join;
-  int64_t from, to;
+  int64_t join, bits, from, to;
 };
 
 struct Rows {
@@ -93,7 +96,11 @@ void Rows::compute(int64_t begin, int64_t end) const {
       if (step.kind == kReduction) {
         const float* from = at(step.from) + (first * n - origin(step.from, first));
         float* to = at(step.to) + (first - origin(step.to, first));
-        set.sums.pairwise_rows[false][int(step.join)](from, last - first, n, partial, to);
+        if (step.join == kOnGrid) {
+          order_independent_rows(set.grid_sums, from, last - first, n, step.bits, to);
+        } else {
+          set.sums.pairwise_rows[false][step.join](from, last - first, n, partial, to);
+        }
         continue;
       }
       Bytecode code = step.code;
@@ -153,7 +160,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   for (Step& step : rows.steps) {
     step.kind = Kind(*next++);
     if (step.kind == kReduction) {
-      step.join = Join(*next++);
+      step.join = *next++;
+      step.bits = *next++;
       step.from = *next++;
       step.to = *next++;
       continue;

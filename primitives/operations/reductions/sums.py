@@ -114,20 +114,31 @@ def sequential(combine, xs, axis):
     return lax.fori_loop(1, n, lambda k, total: combine(total, at(k)), at(0))
 
 
-def _order_independent(x, axis):
-    """The ``order_independent`` sum over one axis, which must not be empty."""
-    t = grids.bits_of_sum(_known_size(x, axis))
+def _order_independent(x, axis, over=()):
+    """The ``order_independent`` sum over one axis, which must not be empty.
+
+    The axis may be a part of a longer one that is split over axes of the mesh: then the devices
+    exchange their largest exponents, and add their integers.
+    """
+    t = grids.bits_of_sum(_known_size(x, axis) * (lax.psum(1, over) if over else 1))
+
+    def joined(reduce, collective, values):
+        values = reduce(values, (axis,))
+        return collective(values, over) if over else values
+
     field = lax.shift_right_logical(canonical.bits(x) & 0x7FFFFFFF, np.int32(23))
     finite = field < 0xFF
-    largest = lax.reduce_max(lax.select(finite, field, lax.full_like(field, 0)), (axis,))
+    finite_fields = lax.select(finite, field, lax.full_like(field, 0))
+    largest = joined(lax.reduce_max, lax.pmax, finite_fields)
     grid = lax.convert_element_type(largest, np.int64) - (127 + t)
     finite_x = lax.select(finite, x, lax.full_like(x, 0))
     steps = canonical.to_integers(finite_x, -lax.expand_dims(grid, (axis,)))
-    total = lax.reduce_sum(lax.convert_element_type(steps, np.int64), (axis,))
+    total = joined(lax.reduce_sum, lax.psum, lax.convert_element_type(steps, np.int64))
     result = canonical.from_integers(total, grid)
 
     def anywhere(condition):
-        return lax.reduce_or(condition, (axis,))
+        found = lax.reduce_or(condition, (axis,))
+        return lax.pmax(lax.convert_element_type(found, np.int32), over) > 0 if over else found
 
     positive, nan = canonical.bits(x) > 0, canonical.is_nan(x)
     above, below = anywhere(~finite & ~nan & positive), anywhere(~finite & ~nan & ~positive)
@@ -183,6 +194,20 @@ def axes_of_reduction(x, *, axes, **_) -> Axes:
     names = [f"d{i}" for i in range(x.ndim)]
     kept = [name for i, name in enumerate(names) if i not in axes]
     return Axes([names], [kept], [names[i] for i in sorted(axes)])
+
+
+def axes_of_terms(x, *, axes, **_) -> Axes:
+    """The same where a sum has no order: the others may be split, too, into equal parts."""
+    of_reduction = axes_of_reduction(x, axes=axes)
+    terms = dict.fromkeys(of_reduction.whole, "terms")
+    return Axes(of_reduction.operands, of_reduction.results, across=terms)
+
+
+def reduce_sum_across(x, *, axes, accumulation, over):
+    """The ``order_independent`` sum of what devices have, over axes of the mesh."""
+    del accumulation
+    x, axis = collapse(x, axes)
+    return _order_independent(x, axis, over["terms"])
 
 
 def reduction(combine, identity, orders=ORDERS):
