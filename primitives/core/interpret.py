@@ -17,7 +17,7 @@ import collections
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -49,6 +49,7 @@ from repjax.primitives.core.tables import (
     PRIMITIVES,
     RULES,
     STRUCTURAL,
+    TOGETHER,
     TURN_X64_OFF,
     WRITE_IT,
     Context,
@@ -229,7 +230,13 @@ def interpret(context: Context, jaxpr, consts, operands) -> list[Any]:
 
     write(jaxpr.constvars, consts)
     write(jaxpr.invars, operands)
-    for equation in jaxpr.eqns:
+    for equation, others in _together(jaxpr.eqns):
+        if others:
+            equations = [equation, *others]
+            values = [read(v) for each in equations for v in each.invars]
+            results = _apply_together(context, equations, values)
+            write([v for each in equations for v in each.outvars], results)
+            continue
         values = [read(v) for v in equation.invars]
         context.constants.update(
             (id(x), x)
@@ -242,6 +249,44 @@ def interpret(context: Context, jaxpr, consts, operands) -> list[Any]:
         _measure(context, equation, values, results)
         write(equation.outvars, results)
     return [read(v) for v in jaxpr.outvars]
+
+
+def _together(equations) -> Iterator[tuple[Any, list[Any]]]:
+    """The equations in an order in which they can be computed, and with each those that may be
+    computed with it: of a name in TOGETHER, that wait for nothing of each other."""
+    waiting: list[Any] = []
+    made: set[Any] = set()
+    for equation in equations:
+        can_wait = equation.primitive.name in TOGETHER and all(
+            v.aval.dtype in (np.float32, *HALVES) for v in equation.invars
+        )
+        needed = not made.isdisjoint(v for v in equation.invars if not isinstance(v, Literal))
+        another = waiting and (can_wait or equation.effects) and not _alike(waiting[0], equation)
+        if waiting and (needed or another):
+            yield waiting[0], waiting[1:]
+            waiting, made = [], set()
+        if can_wait:
+            waiting.append(equation)
+            made.update(equation.outvars)
+        else:
+            yield equation, []
+    if waiting:
+        yield waiting[0], waiting[1:]
+
+
+def _alike(first, second) -> bool:
+    return first.primitive is second.primitive and first.params == second.params
+
+
+def _apply_together(context: Context, equations, operands) -> list[Any]:
+    """The results of several equations of one operand and one result."""
+    inside = dataclasses.replace(context, equations=(*context.equations, equations[0]))
+    try:
+        first = equations[0]
+        return TOGETHER[first.primitive.name](inside, operands, first.params)
+    except RefusedError:  # each says so itself
+        pairs = zip(equations, operands, strict=True)
+        return [result for e, x in pairs for result in apply_equation(context, e, [x])]
 
 
 def _of_scalars(context: Context, equation, values) -> list[Any] | None:

@@ -139,6 +139,8 @@ EXACT_ON_INTEGERS: dict[str, Rule] = {}
 COMPARING: set[str] = set()
 #: Names in RULES of the structural rules.
 STRUCTURAL: set[str] = set()
+#: Of those that devices exchange, the rules of several equations of a name, of all their operands.
+TOGETHER: dict[str, Rule] = {}
 #: The structural rules of equations that hold jaxprs, and of those the ones that only call them.
 HOLDING: set[str] = set()
 CALLS: set[str] = set()

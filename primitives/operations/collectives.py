@@ -1,18 +1,25 @@
 """Collectives inside ``shard_map`` and ``pmap``: what devices exchange, and add up.
 
-Moving data between devices is exact.  A sum or an extremum over a mesh axis gathers the
+Moving data between devices is exact.  A sum or an extremum over a mesh axis brings together the
 operands of all devices, in the order of the axis, and reduces them like an array of that
 many elements: so the network's topology, its algorithm and the number of hosts do not matter.
 The number of devices does: it is how the program divides its data.
+
+The operands of an equation go together, since devices wait for each other at each exchange.  Where
+there is much to reduce, a device reduces its share, and the results are gathered: what goes from
+device to device is then twice the operands, however many devices there are.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 from jax import lax
 
 from repjax.primitives.core.tables import (
     NOT_DIFFERENTIABLE,
+    TOGETHER,
     Context,
     RefusedError,
     check_accumulation,
@@ -38,32 +45,62 @@ def _sum(context: Context, x, axes: tuple[int, ...]):
     return reduce_sum_p.bind(x, axes=axes, accumulation=accumulation)
 
 
-def _over_devices(reduce, stock):
-    """The rule of a reduction of several operands over mesh axes."""
+#: Elements of all devices that take less time to gather than another exchange does.
+_FEW = 1 << 16
 
-    def collective(context, operands, params):
+
+def _reduced(reduce, x, axes, groups):
+    """The reduction over mesh axes of a vector of each device."""
+    devices = len(groups[0]) if groups else lax.psum(1, axes)
+    unequal = groups and any(len(group) != devices for group in groups)
+    if x.size * devices <= _FEW or unequal:
+        return reduce(lax.all_gather(x, axes, axis_index_groups=groups), (0,))
+    size = -(-x.size // devices)
+    filled = lax.pad(x, lax.full((), 0, x.dtype), [(0, size * devices - x.size, 0)])
+    shares = filled.reshape(devices, size)
+    share = reduce(lax.all_to_all(shares, axes, 0, 0, axis_index_groups=groups), (0,))
+    return lax.all_gather(share, axes, axis_index_groups=groups, tiled=True)[: x.size]
+
+
+def _over_devices(reduce, operands, axes, groups) -> list[jax.Array]:
+    """The reductions over mesh axes of several operands, those of a type together."""
+    results = list(operands)
+    for dtype in dict.fromkeys(x.dtype for x in operands):
+        places = [i for i, x in enumerate(operands) if x.dtype == dtype]
+        flat = [operands[i].reshape(-1) for i in places]
+        reduced = _reduced(reduce, lax.concatenate(flat, 0), axes, groups)
+        for i, x in zip(places, lax.split(reduced, [x.size for x in flat]), strict=True):
+            results[i] = x.reshape(operands[i].shape)
+    return results
+
+
+def _collective(name: str, reduce, stock, *others: str) -> None:
+    """The rules of a reduction over mesh axes: of an equation, and of several ones together."""
+
+    def together(context, operands, params):
         _check(context, operands)
         axes, groups = params["axes"], params.get("axis_index_groups")
         mapped = tuple(axis for axis in axes if isinstance(axis, int))  # over an array's, by vmap
         named = tuple(axis for axis in axes if not isinstance(axis, int))
+        here = functools.partial(reduce, context)
+        operands = [here(x, mapped) if mapped else jax.numpy.asarray(x) for x in operands]
+        return _over_devices(here, operands, named, groups) if named else operands
 
-        def one(x):
-            if not is_inexact(jax.typeof(x)):
-                return stock(x, axes, axis_index_groups=groups)
-            x = reduce(context, x, mapped) if mapped else x
-            if not named:
-                return x
-            return reduce(context, lax.all_gather(x, named, axis_index_groups=groups), (0,))
+    def one(context, operands, params):
+        (x,) = operands
+        if is_inexact(jax.typeof(x)):
+            return together(context, operands, params)[0]
+        _check(context, operands)
+        return stock(x, params["axes"], axis_index_groups=params.get("axis_index_groups"))
 
-        results = [one(x) for x in operands]
-        return results if context.equation.primitive.multiple_results else results[0]
-
-    return collective
+    for each in (name, *others):
+        rule(each)(one)
+        TOGETHER[each] = together
 
 
-rule("psum", "psum_invariant")(_over_devices(_sum, lax.psum))
-rule("pmax")(_over_devices(lambda _, x, axes: reduce_max_p.bind(x, axes=axes), lax.pmax))
-rule("pmin")(_over_devices(lambda _, x, axes: reduce_min_p.bind(x, axes=axes), lax.pmin))
+_collective("psum", _sum, lax.psum, "psum_invariant")
+_collective("pmax", lambda _, x, axes: reduce_max_p.bind(x, axes=axes), lax.pmax)
+_collective("pmin", lambda _, x, axes: reduce_min_p.bind(x, axes=axes), lax.pmin)
 
 
 @rule("reduce_scatter")

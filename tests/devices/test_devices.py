@@ -58,6 +58,18 @@ def test_over_one_device():
     )
 
 
+def test_reductions_that_do_not_wait_for_each_other_are_one_exchange():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("i"), out_specs=P())
+    def program(x, y, z):
+        together = lax.psum((x, y, x * y), "i")
+        return *together, lax.psum(together[0] + z, "i")
+
+    text = repjax.reproducible(program).lower(*np.ones((3, 4), np.float32)).as_text()
+    assert text.count("stablehlo.all_gather") == 2
+
+
 def test_refusals_inside_are_listed():
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 

@@ -125,6 +125,58 @@ def gradient_without():
     return jax.tree.map(lambda *xs: repjax.lax.reduce_sum(np.stack(xs), (0,)), *parts)
 
 
+# --- several collectives, which go together; of large ones each device adds a share ----------
+
+SUMMED = [
+    (shape, dtype) for shape in ((3, 3001), (5,), ()) for dtype in (np.float32, jax.numpy.bfloat16)
+]
+PAIRS = [[0, 2], [3, 1]]  # of the first axis
+
+
+def summed() -> list[jax.Array]:
+    rng = np.random.default_rng(12)
+    sizes = [(np.exp2(rng.integers(-9, 9, (DEVICES, *shape))), d) for shape, d in SUMMED]
+    return [jax.numpy.asarray(rng.normal(size=s.shape) * s, d) for s, d in sizes]
+
+
+def together(order: str):
+    """Over both axes of a mesh, then one of them, and over groups."""
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+
+    def program(*parts):
+        parts = [x[0] for x in parts]
+        sums = [lax.psum(x, ("a", "b")) for x in parts]
+        again = [lax.psum(x + y, "b") for x, y in zip(sums, parts, strict=True)]
+        pairs = [lax.psum(x, "a", axis_index_groups=PAIRS) for x in parts]
+        largest = [lax.pmax(x, "a") for x in parts]
+        return [x[None] for x in (*sums, *again, *pairs, *largest)]
+
+    split = P(("a", "b"))
+    mapped = jax.shard_map(program, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    return repjax.reproducible(mapped, accumulation=order)(*summed())
+
+
+def together_without(order: str):
+    def add(x):
+        return lax.reduce_sum_p.bind(x, axes=(0,), out_sharding=None)
+
+    @functools.partial(repjax.reproducible, accumulation=order)
+    def program(*parts):
+        sums, again, pairs, largest = [], [], [], []
+        for x in parts:
+            everywhere = add(x)
+            sums.append(jax.numpy.stack([everywhere] * DEVICES))
+            y = (sums[-1] + x).reshape(4, 2, *x.shape[1:])
+            again.append([add(y[i // 2]) for i in range(DEVICES)])
+            x = x.reshape(4, 2, *x.shape[1:])
+            group_of = {i: group for group in PAIRS for i in group}
+            pairs.append([add(x[jax.numpy.array(group_of[i // 2]), i % 2]) for i in range(DEVICES)])
+            largest.append([x[:, i % 2].max(0) for i in range(DEVICES)])
+        return [jax.numpy.stack([*xs]) for xs in (*sums, *again, *pairs, *largest)]
+
+    return program(*summed())
+
+
 def mapped(x):
     return lax.psum(jax.numpy.exp(x), "i") / lax.pmax(x, "i")
 
@@ -455,6 +507,8 @@ def programs():
         yield f"gradient, {kind}", gradient(mesh), gradient_without()
         whole = repjax.reproducible(lambda x, w: jax.nn.softmax(local(x, w), axis=0).sum(0))(X, W)
         yield f"sharded, {kind}", sharded(mesh), whole
+    for order in ("pairwise", "sequential", "order_independent", "exact"):
+        yield f"together, {order}", together(order), together_without(order)
     parts = X.reshape(DEVICES, 2, 4)
     vmapped = repjax.reproducible(jax.vmap(mapped, axis_name="i"))(parts)
     with repjax.enabled():

@@ -175,6 +175,16 @@ static Tile<float, float> tile_across_for(int64_t rows, int vectors) {
   return vectors == 1 ? tile_across_for<1>(rows) : tile_across_for<2>(rows);
 }
 
+// A tile of one row, and so many vectors that there is work while each waits for its last step.
+static Tile<float, float> tile_along_for(int vectors) {
+  switch (vectors) {
+    case 1: return {1, tile<1, 1>};
+    case 2: return {1, tile<1, 2>};
+    case 4: return {1, tile<1, 4>};
+    default: return {1, tile<1, kAlong>};
+  }
+}
+
 // A single chain, which every element of s has: s continues it over the terms.
 static void chain(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
                   const int64_t* rhs_k, float* s, bool first, bool last) {
@@ -189,5 +199,6 @@ static const Chains kChains = {kLanes,
                                kVectors,
                                tile_for,
                                tile_across_for,
+                               tile_along_for,
                                {pack<false>, pack<true>},
                                chain};

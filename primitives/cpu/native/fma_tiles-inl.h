@@ -27,7 +27,7 @@ static void tile(int64_t terms, const Element* const* lhs, const int64_t* lhs_k,
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
     x[m] = lhs[m];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kColumns; ++v) {
       s[m][v] = begin(rows[m] + v * kLanes, first);
     }
@@ -36,18 +36,18 @@ static void tile(int64_t terms, const Element* const* lhs, const int64_t* lhs_k,
     const Element* y = rhs + rhs_k[k];
     const int64_t at = lhs_k[k];
     Vector b[kColumns];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kColumns; ++v) b[v] = load(y + v * kLanes);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
       Vector a = broadcast(x[m][at]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < kColumns; ++v) s[m][v] = fma(a, b[v], s[m][v]);
     }
   }
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kColumns; ++v) {
       end(rows[m] + v * kLanes, s[m][v], first, last);
     }

@@ -12,9 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <numeric>
-#include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -37,6 +35,11 @@ void Dimension::add(const Axis<kStrides>& axis) {
 void Dimension::offsets(int of, int64_t begin, int64_t count, int64_t* to) const {
   if (axes.empty() || count == 0) {
     std::fill_n(to, count, 0);
+    return;
+  }
+  if (axes.size() == 1) {
+    const int64_t step = axes[0].strides[of];
+    for (int64_t i = 0; i < count; ++i) to[i] = (begin + i) * step;
     return;
   }
   Walk<kStrides, 1> walk(axes.data(), axes.size(), begin, of);
@@ -101,20 +104,20 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   p.m.offsets(kOut, m0, rows, out_m);
   p.n.offsets(kRhs, n0, columns, rhs_n);
   p.n.offsets(kOut, n0, columns, out_n);
-  std::iota(one_by_one, one_by_one + kTerms, 0);
 
-  const bool along = contiguous(rhs_n, columns);
+  const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
   const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
   const int64_t terms = std::max<int64_t>(1, std::min(kTerms, p.k.size));
+  if (raw[kLhs] || raw[kRhs]) std::iota(one_by_one, one_by_one + terms, 0);
 
   // Panels whose columns do not lie together in the result have their own accumulators.
-  std::vector<char> direct(panels);
+  bool direct[kColumns];
   for (int64_t j = 0; j < panels; ++j) {
     const int64_t here = std::min(width, columns - j * width);
     direct[j] = here % set.lanes == 0 && contiguous(&out_n[j * width], here);
   }
-  const bool all_direct = std::all_of(direct.begin(), direct.end(), [](char x) { return x; });
-  std::unique_ptr<float[]> accumulators(all_direct ? nullptr : new float[rows * panels * width]);
+  const bool all_direct = std::all_of(direct, direct + panels, [](bool x) { return x; });
+  float* const accumulators = scratch<kSums, float>(all_direct ? 0 : rows * panels * width);
   float* const packed = scratch<kRight, float>(terms * width);
   float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
   float single[16];  // the accumulator of one output, in all elements of the widest vector
@@ -147,14 +150,29 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     }
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
-    for (int64_t j = 0; j < panels; ++j) {
+    int64_t j = 0;
+    if (rows == 1 && unpacked && all_together) {  // the columns of all panels that are full
+      const float* const left[] = {left_row(0)};
+      const int64_t left_over = columns % set.lanes;
+      const int64_t end = left_over ? (panels - 1) * width : columns;
+      for (int64_t c = 0; c < end;) {
+        int vectors = kAlong;
+        while (c + vectors * set.lanes > end) vectors /= 2;
+        float* const to[] = {out + out_m[0] + out_n[0] + c};
+        const auto run = set.tile_along_for(vectors).run;
+        run(here_k, left, left_k, rhs + rhs_n[0] + c, rhs_k, to, first, last);
+        c += vectors * set.lanes;
+      }
+      j = left_over ? panels - 1 : panels;
+    }
+    for (; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
       const int64_t here = std::min(width, columns - j * width);
       const int vectors = blocks_of(here, set.lanes);
       // Where an output is, or its accumulator.
       const auto to_row = [&](int64_t i) {
         return direct[j] ? out + out_m[i] + out_n[j * width]
-                         : accumulators.get() + (j * rows + i) * width;
+                         : accumulators + (j * rows + i) * width;
       };
       const float* left[16];
       float* to[16];
@@ -189,7 +207,7 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
         }
       }
       if (last && !direct[j]) {
-        const float* from = accumulators.get() + j * rows * width;
+        const float* from = accumulators + j * rows * width;
         for (int64_t i0 = 0; i0 < rows; i0 += 16) {
           for (int64_t c = 0; c < here; ++c) {
             float* to = out + out_n[j * width + c];

@@ -46,6 +46,18 @@ struct Problem {
   // Of lhs and rhs: whether they need not be canonical, and are made so as they are read.
   bool raw[2] = {};
 
+  // A problem without axes.
+  void begin(const float* lhs_, const float* rhs_, float* out_) {
+    for (Dimension* d : {&g, &m, &n, &k}) {
+      d->size = 1;
+      d->axes.clear();
+    }
+    lhs = lhs_;
+    rhs = rhs_;
+    out = out_;
+    raw[kLhs] = raw[kRhs] = false;
+  }
+
   void transpose() {
     std::swap(m, n);
     std::swap(lhs, rhs);
@@ -73,8 +85,9 @@ xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* r
     const int64_t* first = at;
     const int64_t axes = at[3];
     at += 4;
-    Problem problem = {{}, {}, {}, {}, lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]};
-    Dimension* dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
+    thread_local Problem problem;  // whose memory goes from call to call
+    problem.begin(lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]);
+    Dimension* const dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
     for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) {
       Axis<kStrides> axis = {at[1], {}};
       std::copy_n(at + 2, kStrides, axis.strides);

@@ -29,56 +29,71 @@ namespace {
 constexpr int64_t kThread = 1 << 17;   // additions that are worth a thread
 constexpr int64_t kTogether = 1 << 15;  // elements of rows that are added together
 constexpr int64_t kLongRow = 1 << 15;  // elements of a row whose partial sums stay in the cache
-constexpr int64_t kColumns = 512;      // of a block
+constexpr int64_t kColumns = 2048;     // of a block: a step reads runs of so many elements
 constexpr int64_t kStep = 64;          // rows that are added in one step
 // The same where terms are computed: one row after the other, so that rows have to be long.
 constexpr int64_t kComputedColumns = 8192, kComputedStep = 8;
 
-std::unique_ptr<float[]> buffer(int64_t size) {
-  return std::unique_ptr<float[]>(new float[size]);
+// Memory of a call: that of the thread, if it is not too much to keep.
+template <Use use>
+class Memory {
+ public:
+  explicit Memory(int64_t size) {
+    constexpr int64_t kKept = 1 << 20;
+    if (size > kKept) own_.reset(new float[size]);
+    at_ = own_ ? own_.get() : scratch<use, float>(size);
+  }
+  float* get() const { return at_; }
+
+ private:
+  std::unique_ptr<float[]> own_;
+  float* at_;
+};
+
+// out[c] = the pairwise sum of x[i, c], i < n and n > 1: in steps, each of which leaves a 64th of the
+// rows, or an 8th, in the memory `kHere`, and then of those of `kThere`.
+template <Use kHere, Use kThere>
+void in_steps(const Sums& sums, Join join, Elements x, int64_t n, int64_t width, float* out,
+              ffi::ThreadPool* pool) {
+  if (width == 1 && n <= kLongRow) {
+    const Memory<kSums> between(n / 4 + 8 * sums.lanes);
+    const float* const from = x.get(0, n, x.memory(n));
+    const IeeeArithmetic flushing(true);
+    return sums.pairwise_rows[int(x.terms)][int(join)](from, 1, n, between.get(), out);
+  }
+  const int64_t step = x.code ? kComputedStep : kStep;
+  const int64_t block_columns = x.code ? kComputedColumns : kColumns;
+  const int64_t left = power_of_two_from(blocks_of(n, step));
+  // Rows a multiple of `left` apart lie below each other in a matrix whose last row is not full.
+  const int64_t columns = left * width, rows = blocks_of(n, left);
+  const int64_t full = n * width - (rows - 1) * columns;
+  const Memory<kHere> next(left == 1 ? 0 : columns);
+  float* const to = left == 1 ? out : next.get();
+  const int64_t operations = n * width * x.operations();
+  const int64_t blocks = blocks_of(columns, block_columns);
+  share(pool, blocks, operations, kThread, [=, &sums](int64_t block) {
+    const Memory<kSums> between(step * block_columns / 4);
+    float* const terms = x.memory(step * block_columns);
+    int64_t begin = block * block_columns;
+    const int64_t end = std::min(begin + block_columns, columns);
+    while (begin < end) {
+      const bool in_last = begin < full;
+      const int64_t stop = in_last ? std::min(end, full) : end;
+      const int64_t here = in_last ? rows : rows - 1;
+      int64_t row = columns;
+      const float* const from = x.get(begin, here, &row, stop - begin, terms);
+      const IeeeArithmetic flushing(true);
+      const auto add = sums.pairwise[int(x.terms)][int(join)];
+      add(from, here, row, stop - begin, between.get(), to + begin);
+      begin = stop;
+    }
+  });
+  if (left > 1) in_steps<kThere, kHere>(sums, join, {to}, left, width, out, pool);
 }
 
-// out[c] = the pairwise sum of x[i, c]: in steps, each of which leaves a 64th of the rows, or an
-// 8th.
 void pairwise(const Sums& sums, Join join, Elements x, int64_t n, int64_t width, float* out,
               ffi::ThreadPool* pool) {
-  std::unique_ptr<float[]> partial;
-  while (n > 1) {
-    if (width == 1 && n <= kLongRow) {
-      auto scratch = buffer(n / 4 + 8 * sums.lanes);
-      sums.pairwise_rows[int(x.terms)][int(join)](x.get(0, n, x.memory(n)), 1, n, scratch.get(), out);
-      return;
-    }
-    const int64_t step = x.code ? kComputedStep : kStep;
-    const int64_t block_columns = x.code ? kComputedColumns : kColumns;
-    const int64_t left = power_of_two_from(blocks_of(n, step));
-    // Rows a multiple of `left` apart lie below each other in a matrix whose last row is not full.
-    const int64_t columns = left * width, rows = blocks_of(n, left);
-    const int64_t full = n * width - (rows - 1) * columns;
-    auto next = left == 1 ? nullptr : buffer(columns);
-    float* to = left == 1 ? out : next.get();
-    const int64_t operations = n * width * x.operations();
-    const int64_t blocks = blocks_of(columns, block_columns);
-    share(pool, blocks, operations, kThread, [=, &sums](int64_t block) {
-      auto scratch = buffer(step * block_columns / 4);
-      float* const terms = x.memory(step * block_columns);
-      int64_t begin = block * block_columns;
-      const int64_t end = std::min(begin + block_columns, columns);
-      while (begin < end) {
-        const bool in_last = begin < full;
-        const int64_t stop = in_last ? std::min(end, full) : end;
-        const int64_t here = in_last ? rows : rows - 1;
-        int64_t row = columns;
-        const float* const from = x.get(begin, here, &row, stop - begin, terms);
-        sums.pairwise[int(x.terms)][int(join)](from, here, row, stop - begin, scratch.get(), to + begin);
-        begin = stop;
-      }
-    });
-    if (left == 1) return;
-    partial = std::move(next);
-    x = {partial.get()};
-    n = left;
-  }
+  if (n > 1) return in_steps<kLeft, kRight>(sums, join, x, n, width, out, pool);
   const float* const from = x.get(0, width, out);
   if (from != out) std::copy_n(from, width, out);
 }
@@ -90,10 +105,11 @@ void pairwise(const Sums& sums, Join join, const Elements& x, int64_t outer, int
     const int64_t rows = std::max<int64_t>(1, kTogether / n);
     const int64_t operations = outer * n * x.operations();
     share(pool, blocks_of(outer, rows), operations, kThread, [=, &sums](int64_t block) {
-      auto scratch = buffer(n / 4 + 8 * sums.lanes);
+      const Memory<kSums> between(n / 4 + 8 * sums.lanes);
       const int64_t o = block * rows, here = std::min(rows, outer - o);
       const float* const from = x.get(o * n, here * n, x.memory(here * n));
-      sums.pairwise_rows[int(x.terms)][int(join)](from, here, n, scratch.get(), out + o);
+      const IeeeArithmetic flushing(true);
+      sums.pairwise_rows[int(x.terms)][int(join)](from, here, n, between.get(), out + o);
     });
   } else if (outer >= 2 * threads) {
     share(pool, outer, outer * n * inner * x.operations(), kThread, [=, &sums](int64_t o) {
@@ -122,6 +138,7 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
                 float* out, ffi::ThreadPool* pool) {
   const int64_t outputs = outer * inner;
   if (inner >= sums.lanes) {
+    constexpr int64_t kColumns = 512;
     const int64_t blocks = blocks_of(inner, kColumns);
     share(pool, outer * blocks, outputs * n, kThread, [=, &sums](int64_t i) {
       const IeeeArithmetic flushing(true);

@@ -35,7 +35,7 @@ struct Work {
 }  // namespace
 
 int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least) {
-  if (!pool) return 1;
+  if (!pool || work < 2.0 * least) return 1;
   const double useful = std::min<double>(pool->num_threads(), work / least);
   return std::max<int64_t>(1, int64_t(useful));
 }
