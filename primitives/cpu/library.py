@@ -34,6 +34,7 @@ _TARGETS = (
     "repjax_elementwise",
     "repjax_exact_product",
     "repjax_exact_sum",
+    "repjax_fourier",
     "repjax_householder_product",
     "repjax_lu",
     "repjax_order_independent_product",

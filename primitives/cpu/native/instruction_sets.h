@@ -229,6 +229,42 @@ struct Linalg {
   void (*multiply)(const float* x, int64_t count, float by, float* to);
 };
 
+// The matrix of a Fourier transform: cosines and sines of j k / n of a turn, [n, n] each.  What is
+// read beyond an array of roots is in memory.
+struct Roots {
+  int64_t n;
+  const float *cosine, *sine;
+};
+
+// Real and imaginary parts of rows; null for zeros, or for what nobody needs.  Element i of the
+// rows is that of transform i.
+struct Columns {
+  float *real, *imaginary;
+  int64_t row;
+
+  Columns from(int64_t i) const {
+    return {real + i, imaginary ? imaginary + i : nullptr, row};
+  }
+};
+
+// fourier-inl.h: parts of Fourier transforms.
+struct Fourier {
+  int64_t lanes;
+  // The first outputs of transforms, and of a single one, whose elements lie together.
+  void (*transform)(const Roots& matrix, const Columns& x, int64_t count, const Columns& to,
+                    int64_t outputs);
+  void (*transform_one)(const Roots& matrix, const Columns& x, const Columns& to, int64_t outputs);
+  void (*multiply_rows)(const Columns& x, const float* real, const float* imaginary, int64_t step,
+                        int64_t rows, const Columns& to);
+  void (*multiply_each)(const Columns& x, const float* real, const float* imaginary, int64_t count,
+                        const Columns& to);
+  void (*transpose)(const float* from, int64_t row, int64_t rows, int64_t columns, float* to,
+                    int64_t to_row);
+  void (*read)(const float* from, int64_t count, const Columns& to);
+  void (*write)(const Columns& x, int64_t count, float divisor, float* to);
+  void (*divide)(float* x, int64_t count, float by);
+};
+
 // Rows of float64, filled up to vectors.
 struct RotatedRows {
   double* x;
@@ -258,6 +294,7 @@ struct InstructionSet {
   const Elementwise& elementwise;
   const Scatter& scatter;
   const Linalg& linalg;
+  const Fourier& fourier;
   const Rotations& rotations;
   const Exact& exact;
   // For integers of up to 22 bits, and of more, where there are such instructions.
