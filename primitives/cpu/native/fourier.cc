@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -293,6 +292,11 @@ struct Pass {
 void fill(const Columns& x, int64_t n) {
   for (int64_t i = 0; i < x.row; ++i) x.imaginary[i] = 0;
   if (n % 2 == 0) std::fill_n(x.imaginary + n / 2 * x.row, x.row, 0.0f);
+  if (x.row == 1) {
+    for (int64_t j = n / 2 + 1; j < n; ++j) x.real[j] = x.real[n - j];
+    for (int64_t j = n / 2 + 1; j < n; ++j) x.imaginary[j] = -x.imaginary[n - j];
+    return;
+  }
   for (int64_t j = n / 2 + 1; j < n; ++j) {
     const int64_t at = j * x.row, other = (n - j) * x.row;
     std::copy_n(x.real + other, x.row, x.real + at);
@@ -309,9 +313,13 @@ struct Blocks {
   int64_t lanes;  // of a block
 
   Blocks(const Fourier& set, const Pass& pass) : set(set), pass(pass) {
-    const auto fills = [&](int64_t n) { return 4 * n >= 3 * round_up(n, set.lanes); };
     const Stage& s = *pass.stage;
     const int64_t beside = pass.inner == 1 ? pass.outer : pass.inner;
+    // A single one by parts wastes what does not fill vectors; rows, what is not in the L1 cache.
+    const bool many = beside >= set.lanes;
+    const auto fills = [&](int64_t n) {
+      return many ? n % set.lanes == 0 : 4 * n >= 3 * round_up(n, set.lanes);
+    };
     const bool fills_alone = s.kind == kParts && fills(s.p) && fills(s.m);
     single = 4 * beside <= set.lanes || (pass.inner == 1 && (s.kind == kConvolution || fills_alone));
     lanes = single ? 1 : std::min(round_up(beside, set.lanes), 2 * set.lanes);
