@@ -7,7 +7,9 @@ length p (Cooley and Tukey 1965).  Lengths without such a divisor are products w
 section 19, states the graph.
 
 All matrices are constants of correctly rounded cosines and sines.  Products with
-them are like others, by the same kernels, in the order that is asked for.
+them are like others, by the same kernels, in the order that is asked for.  In the order
+``sequential`` a transform is a primitive, for which there is a kernel on CPU
+(:mod:`repjax.primitives.cpu.fourier`); elsewhere it is these operations again.
 """
 
 from __future__ import annotations
@@ -222,7 +224,7 @@ def _of_no_elements(x, kind: lax.FftType, n: int):
     return lax.full((*x.shape[:-1], last), 0, dtype)
 
 
-def _in_steps(x, *, contraction: str, raw: bool = False, **params):
+def in_steps(x, *, contraction: str, raw: bool = False, **params):
     """The transform as operations, which it is where there is no kernel."""
     context = Context(contraction=contraction, differentiable=False)
     x = canonicalize(x) if raw else x
@@ -235,11 +237,11 @@ def _lower(ctx, x, *, platform: str | None = None, **params):
     if kernel is not None:
         return lower_body(ctx, kernel, x, multiple_results=False, **params)
     with settled():
-        return mlir.lower_fun(_in_steps, multiple_results=False)(ctx, x, **params)
+        return mlir.lower_fun(in_steps, multiple_results=False)(ctx, x, **params)
 
 
 def _batch(operands, dimensions, **params):
-    transform = jax.vmap(functools.partial(_in_steps, **params), in_axes=tuple(dimensions))
+    transform = jax.vmap(functools.partial(in_steps, **params), in_axes=tuple(dimensions))
     return transform(*operands), 0
 
 
@@ -251,7 +253,7 @@ def _type(x, *, contraction, raw, **params):
 #: A transform by ``sequential`` products, which a kernel may compute as a whole; ``raw``: its
 #: operand need not be canonical.
 fourier_p = Primitive(PREFIX + "fourier")
-fourier_p.def_impl(_in_steps)
+fourier_p.def_impl(in_steps)
 fourier_p.def_abstract_eval(_type)
 mlir.register_lowering(fourier_p, _lower)
 for _platform in ("cpu", "cuda"):
@@ -267,7 +269,7 @@ def _fft(context: Context, operands, params):
         return _of_no_elements(x, kind, params["fft_lengths"][-1])
     if context.contraction == "sequential":
         return fourier_p.bind(x, contraction="sequential", raw=False, **params)
-    return _in_steps(x, contraction=context.contraction, **params)
+    return in_steps(x, contraction=context.contraction, **params)
 
 
 COMPLEX["fft"] = _fft

@@ -447,21 +447,20 @@ ffi::Error handle_fourier(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ff
     between.resize(2 * x.element_count());
     place = between.data();
   }
-  const auto add = [&](int64_t i, int64_t n, int64_t outputs, bool is_last) {
+  const auto add = [&](int64_t i, int64_t n, int64_t outputs, bool divides) {
     Pass pass = {kept[i].get(), 1, n, outputs, 1, false, false, false, 0, source, place};
     for (int64_t d = 0; d < rank - 1 - i; ++d) pass.outer *= sizes[d];
     for (int64_t d = rank - i; d < rank; ++d) pass.inner *= sizes[d];
     pass.from_real = kind == kReal && i == 0;
     pass.to_real = pass.from_half = kind == kInverseReal && i == 0;
     if (pass.to_real) pass.to = target;
-    if (is_last && (kind == kInverse || kind == kInverseReal)) pass.divisor = float(lengths);
+    if (divides) pass.divisor = float(lengths);
     passes.push_back(pass);
     sizes[rank - 1 - i] = outputs;
     source = pass.to;
   };
   for (int64_t i = kind == kInverseReal; i < axes; ++i) {
-    const int64_t n = from[rank - 1 - i];
-    add(i, n, to[rank - 1 - i], i == axes - 1);
+    add(i, from[rank - 1 - i], to[rank - 1 - i], i == axes - 1 && kind == kInverse);
   }
   if (kind == kInverseReal) add(0, to[rank - 1], to[rank - 1], true);
   for (const Pass& pass : passes) {
