@@ -220,13 +220,28 @@ struct Terms {
   int64_t c_row;
 };
 
+// A reflection by v, of m elements of which the first k are 0, of rows of a, whose width fills
+// vectors.
+struct Reflection {
+  const float* v;
+  float tau;
+  int64_t m, k;
+  float* a;
+  int64_t width;
+  const float* known;  // what the first k rows add to sums, nothing or NaN; null for nothing
+  float* partial;      // of max(1, m / 4) rows of two vectors
+};
+
 // linalg-inl.h: steps of linear algebra.
 struct Linalg {
+  int64_t lanes;
   // Subtracts the terms, k ascending; each product and each difference is rounded.
   void (*subtract)(const Terms& terms, int64_t rows, int64_t columns);
-  // x[i] / by in its place, and to[i] = x[i] * by.
+  // x[i] / by in its place.
   void (*divide)(float* x, int64_t count, float by);
-  void (*multiply)(const float* x, int64_t count, float by, float* to);
+  // Reflects the columns from the vector on in which column `first` is.
+  void (*reflect)(const Reflection& reflection, int64_t first);
+  void (*know)(const float* row, int64_t width, float* known);
 };
 
 // The matrix of a Fourier transform: cosines and sines of j k / n of a turn, [n, n] each.  What is
