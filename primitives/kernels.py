@@ -17,12 +17,23 @@ from jax.extend.core import Primitive
 from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.tables import KERNELS, Kernel
-from repjax.primitives.cpu import bodies, groups, library, linalg, products, rows, scatter, sums
+from repjax.primitives.cpu import (
+    bodies,
+    fourier,
+    groups,
+    library,
+    linalg,
+    products,
+    rows,
+    scatter,
+    sums,
+)
 from repjax.primitives.fusion.entries import in_entries, raw_dot_general_p, raw_scatter_add_p
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
 from repjax.primitives.operations import arithmetic
+from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.linalg import eigen, factorizations
 from repjax.primitives.operations.products import (
     conv_general_dilated_p,
@@ -68,6 +79,7 @@ _ON_ONE_DEVICE = {
     factorizations.qr_p: linalg.qr,
     eigen.eigh_p: linalg.eigh,
     eigen.svd_p: linalg.svd,
+    fourier_p: fourier.transform,
     groups_p: groups.evaluate,
     group_sum_p: groups.evaluate_sum,
     rows_p: rows.evaluate,

@@ -35,6 +35,7 @@ _TARGETS = (
     "repjax_exact_cumsum",
     "repjax_exact_product",
     "repjax_exact_sum",
+    "repjax_fourier",
     "repjax_householder_product",
     "repjax_lu",
     "repjax_order_independent_product",

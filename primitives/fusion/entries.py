@@ -4,7 +4,8 @@ Parameters of a model may fill the memory.  A pass that makes them canonical wou
 all that a product of a few rows does with them, and as much memory again.  But making values
 canonical commutes with moving them, so that of a table only the rows that are taken need it; and
 some kernels take operands as they come, *raw*: that of matrix products looks whether they are
-canonical as it reads them (``cpu/native/products.cc``), that of scatter-add makes updates so.
+canonical as it reads them (``cpu/native/products.cc``), those of scatter-add and of Fourier
+transforms make them so.
 
 :func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
 need nothing of the kind: they see an input made canonical as a view
@@ -28,11 +29,15 @@ from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
+from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p
 
 #: Elements of an input for which another pass is not worth the trouble.
 SMALL = 1 << 14
+
+#: The types of inputs of which only the elements that are needed are made canonical.
+_TYPES = (np.float32, np.complex64)
 
 #: Operations that take elements of their first operand.
 _TAKING = frozenset(("gather", "slice", "dynamic_slice"))
@@ -105,6 +110,11 @@ def _is_raw_update(equation, position: int) -> bool:
     return is_scatter and position == 2 and equation.invars[2].aval.dtype == np.float32
 
 
+def _is_part(equation) -> bool:
+    """Whether it is the real or the imaginary part of a complex number."""
+    return equation.primitive.name in ("real", "imag")
+
+
 def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
     """The programs in an equation: the parameter, the program, and for each of the equation's
     operands which of the program's it is, if it always is that."""
@@ -128,6 +138,8 @@ def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
 def _takes_raw(equation, position: int) -> bool:
     """Whether an equation takes this operand raw, in the programs in it too."""
     if _is_product(equation) or _is_raw_update(equation, position):
+        return True
+    if equation.primitive is fourier_p:
         return True
     bodies = [(body, places[position]) for _, body, places in _bodies(equation)]
     inside = [(body, place) for body, place in bodies if place is not None]
@@ -176,6 +188,11 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
             (x,) = map(read, equation.invars)
             is_small = np.size(x) < SMALL or x.dtype != np.float32
             results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
+        elif _is_part(equation) and entries.issuperset(variables(equation.invars)):
+            results = _bind(equation, list(map(read, equation.invars)))
+            entries.update(equation.outvars)
+        elif all(raw) and equation.primitive.name == "complex":
+            results = [_of_parts(*seen)]
         elif any(raw) and _is_product(equation):
             results = [_product(seen, **equation.params)]
         elif raw[2:] == [True] and _is_raw_update(equation, 2):
@@ -196,8 +213,18 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
     return list(map(read, jaxpr.outvars))
 
 
+def _of_parts(real: _Raw, imaginary: _Raw) -> _Raw:
+    """A complex input, whose parts are made canonical one by one."""
+    return _Raw(
+        lambda: jax.lax.complex(real.raw, imaginary.raw),
+        lambda: jax.lax.complex(real.canonical, imaginary.canonical),
+    )
+
+
 def _of_raw(equation, are_raw: Sequence[bool]):
-    """The equation with programs that take raw operands."""
+    """The equation with programs that take raw operands, or as one that does."""
+    if equation.primitive is fourier_p:
+        return equation.replace(params={**equation.params, "raw": True})
     changed: dict[str, list[Any]] = {}
     for name, body, places in _bodies(equation):
         flags = [False] * len(open_jaxpr(body)[0].invars)
@@ -226,7 +253,7 @@ def _body_of_raw(body, are_raw: Sequence[bool]):
 def in_entries(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
     """The results of a function of repjax's primitives, its large inputs made canonical where they
     are used."""
-    if all(x.size < SMALL or x.dtype != np.float32 for x in map(jax.typeof, operands)):
+    if all(x.size < SMALL or x.dtype not in _TYPES for x in map(jax.typeof, operands)):
         return list(function(*operands))
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
     return _run(jaxpr, consts, operands)

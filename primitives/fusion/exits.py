@@ -26,17 +26,22 @@ from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.entries import raw_dot_general_p, raw_scatter_add_p
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
+from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import conv_general_dilated_p, dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p
 
 _PRODUCTS = (dot_general_p, raw_dot_general_p, conv_general_dilated_p)
 _SCATTERS = (scatter_add_p, raw_scatter_add_p)
+#: Operations whose results have no other elements than their operand, besides moves.
+_SPREADING = frozenset(("broadcast_in_dim", "real", "imag"))
 
 
 def _ends_canonical(equation, operand_is_canonical: bool) -> bool:
     """Whether the kernel of an equation gives its result one NaN, if there is one."""
     if equation.primitive in _PRODUCTS:
         return equation.params["contraction"] == "sequential"
+    if equation.primitive is fourier_p:
+        return True
     return equation.primitive in _SCATTERS and operand_is_canonical  # of rows without updates
 
 
@@ -52,7 +57,7 @@ def _sources(jaxpr) -> dict[Any, Any]:
             sources[result] = None
         elif _ends_canonical(equation, is_known and source is None):
             sources[result] = result
-        elif is_known and (is_move(equation) or equation.primitive.name == "broadcast_in_dim"):
+        elif is_known and (is_move(equation) or equation.primitive.name in _SPREADING):
             sources[result] = source
     return sources
 

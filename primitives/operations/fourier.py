@@ -7,7 +7,9 @@ length p (Cooley and Tukey 1965).  Lengths without such a divisor are products w
 section 19, states the graph.
 
 All matrices are constants of correctly rounded cosines and sines.  Products with
-them are like others, by the same kernels, in the order that is asked for.
+them are like others, by the same kernels, in the order that is asked for.  In the order
+``sequential`` a transform is a primitive, for which there is a kernel on CPU
+(:mod:`repjax.primitives.cpu.fourier`); elsewhere it is these operations again.
 """
 
 from __future__ import annotations
@@ -16,13 +18,20 @@ import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
+from repjax.primitives.core.define import kernel_for, lower_body
+from repjax.primitives.core.interpret import interpret_function
+from repjax.primitives.core.programs import settled, struct
 from repjax.primitives.core.sizes import power_of_two_from
-from repjax.primitives.core.tables import RefusedError
-from repjax.primitives.operations.complex_numbers import complex_program, multiply, parts
+from repjax.primitives.core.tables import COMPLEX, PREFIX, Context, RefusedError
+from repjax.primitives.core.values import canonicalize
+from repjax.primitives.operations.complex_numbers import multiply, parts
 
 RADIX, DIRECT = 32, 256
 
@@ -82,21 +91,28 @@ def roots_of_unity(k: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.lru_cache(64)
-def _matrix(n: int, sign: int) -> np.ndarray:
+def matrix(n: int, sign: int) -> np.ndarray:
     """The transform of real parts above imaginary ones to real parts beside imaginary ones."""
     cosine, sine = roots_of_unity(np.outer(np.arange(n), sign * np.arange(n)), n)
     return np.block([[cosine, sine], [np.float32(0) - sine, cosine]])
 
 
 @functools.lru_cache(64)
-def _twiddles(p: int, m: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
+def twiddles(p: int, m: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
     return roots_of_unity(np.outer(np.arange(p), sign * np.arange(m)), p * m)
 
 
 @functools.lru_cache(64)
-def _chirp(n: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
+def chirp_of(n: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
     k = np.arange(n)
     return roots_of_unity(sign * k * k, 2 * n)
+
+
+def around_of(n: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a convolution in the place of a transform of length n is with."""
+    zeros = np.zeros(power_of_two_from(2 * n - 1) - 2 * n + 1, np.float32)
+    cosine, sine = (np.concatenate([a, zeros, a[:0:-1]]) for a in chirp_of(n, -sign))
+    return cosine, sine
 
 
 # --- transforms -------------------------------------------------------------------------
@@ -110,13 +126,20 @@ def _each(function, x: Pair) -> Pair:
     return function(real), imaginary if imaginary is None else function(imaginary)
 
 
+def part(n: int) -> int:
+    """The length of the transforms by a matrix in one of length n; 1 where that is a convolution
+    (or n is 1)."""
+    p = max(d for d in range(1, min(n, RADIX) + 1) if n % d == 0)
+    return n if p == 1 and n <= DIRECT else p
+
+
 def transform(x: Pair, sign: int) -> Pair:
     """The sums over j of x[j] exp(sign 2 pi i j k / n) along the last axis."""
     n = x[0].shape[-1]
-    p = max(d for d in range(1, min(n, RADIX) + 1) if n % d == 0)
+    p = part(n)
     if n == 1:
         return x
-    if p == n or (p == 1 and n <= DIRECT):
+    if p == n:
         return _by_matrix(x, sign)
     return _by_convolution(x, sign) if p == 1 else _by_parts(x, p, sign)
 
@@ -124,7 +147,7 @@ def transform(x: Pair, sign: int) -> Pair:
 def _by_matrix(x: Pair, sign: int) -> Pair:
     (real, imaginary), n = x, x[0].shape[-1]
     terms = real if imaginary is None else jnp.concatenate([real, imaginary], -1)
-    y = jnp.dot(terms, _matrix(n, sign)[: terms.shape[-1]], precision=lax.Precision.HIGHEST)
+    y = jnp.dot(terms, matrix(n, sign)[: terms.shape[-1]], precision=lax.Precision.HIGHEST)
     return y[..., :n], y[..., n:]
 
 
@@ -134,7 +157,7 @@ def _by_parts(x: Pair, p: int, sign: int) -> Pair:
     m = n // p
     swapped = functools.partial(_each, lambda a: jnp.swapaxes(a, -1, -2))
     x = swapped(_each(lambda a: a.reshape(*batch, m, p), x))  # (j1, j2)
-    x = multiply(transform(x, sign), _twiddles(p, m, sign))  # (j1, k2)
+    x = multiply(transform(x, sign), twiddles(p, m, sign))  # (j1, k2)
     x = _by_matrix(swapped(x), sign)  # (k2, k1)
     return _each(lambda a: a.reshape(*batch, n), swapped(x))
 
@@ -142,10 +165,9 @@ def _by_parts(x: Pair, p: int, sign: int) -> Pair:
 def _by_convolution(x: Pair, sign: int) -> Pair:
     """exp(2 pi i j k / n) is w[j] w[k] / w[k - j], with w[k] = exp(pi i k**2 / n)."""
     n = x[0].shape[-1]
-    chirp = _chirp(n, sign)
-    size = power_of_two_from(2 * n - 1)
-    zeros = np.zeros(size - 2 * n + 1, np.float32)
-    around = [jnp.asarray(np.concatenate([a, zeros, a[:0:-1]])) for a in _chirp(n, -sign)]
+    chirp = chirp_of(n, sign)
+    around = tuple(map(jnp.asarray, around_of(n, sign)))
+    (size,) = around[0].shape
     padding = [(0, 0)] * (x[0].ndim - 1) + [(0, size - n)]
     x = _each(lambda a: jnp.pad(a, padding), multiply(x, chirp))
     x = transform(multiply(transform(x, -1), transform(around, -1)), 1)
@@ -169,19 +191,9 @@ def _from_half(x: Pair, n: int) -> Pair:
     )
 
 
-@complex_program("fft")
-def fft(x, *, fft_type, fft_lengths):
+def program(x, *, fft_type, fft_lengths):
     """Along the last axes: each by itself, the last first, and with IRFFT the last one last."""
     kind, axes, n = lax.FftType(fft_type), range(-1, -1 - len(fft_lengths), -1), fft_lengths[-1]
-    if kind == lax.FftType.RFFT and n == 0:
-        raise RefusedError(
-            "fft of real numbers expected elements along the last axis, received none, for which "
-            "JAX has no transform; leave it out for empty arrays"
-        )
-    if 0 in x.shape or 0 in fft_lengths:
-        last = {lax.FftType.RFFT: n // 2 + 1, lax.FftType.IRFFT: n}.get(kind, x.shape[-1])
-        dtype = np.float32 if kind == lax.FftType.IRFFT else np.complex64
-        return lax.full((*x.shape[:-1], last), 0, dtype)
     x = (x, None) if kind == lax.FftType.RFFT else parts(x)
     sign = -1 if kind in (lax.FftType.FFT, lax.FftType.RFFT) else 1
     for axis in axes if kind != lax.FftType.IRFFT else axes[1:]:
@@ -196,3 +208,68 @@ def fft(x, *, fft_type, fft_lengths):
     if kind == lax.FftType.IRFFT:
         return real
     return lax.complex(real, lax.full_like(real, 0) if imaginary is None else imaginary)
+
+
+# --- the primitive ----------------------------------------------------------------------
+
+
+def _of_no_elements(x, kind: lax.FftType, n: int):
+    if kind == lax.FftType.RFFT and n == 0:
+        raise RefusedError(
+            "fft of real numbers expected elements along the last axis, received none, for which "
+            "JAX has no transform; leave it out for empty arrays"
+        )
+    last = {lax.FftType.RFFT: n // 2 + 1, lax.FftType.IRFFT: n}.get(kind, x.shape[-1])
+    dtype = np.float32 if kind == lax.FftType.IRFFT else np.complex64
+    return lax.full((*x.shape[:-1], last), 0, dtype)
+
+
+def in_steps(x, *, contraction: str, raw: bool = False, **params):
+    """The transform as operations, which it is where there is no kernel."""
+    context = Context(contraction=contraction, differentiable=False)
+    x = canonicalize(x) if raw else x
+    (result,) = interpret_function(context, lambda x: [program(x, **params)], [x])
+    return result
+
+
+def _lower(ctx, x, *, platform: str | None = None, **params):
+    kernel = kernel_for(fourier_p, platform, ctx) if platform else None
+    if kernel is not None:
+        return lower_body(ctx, kernel, x, multiple_results=False, **params)
+    with settled():
+        return mlir.lower_fun(in_steps, multiple_results=False)(ctx, x, **params)
+
+
+def _batch(operands, dimensions, **params):
+    transform = jax.vmap(functools.partial(in_steps, **params), in_axes=tuple(dimensions))
+    return transform(*operands), 0
+
+
+def _type(x, *, contraction, raw, **params):
+    result = jax.eval_shape(functools.partial(lax.fft, **params), struct(x))
+    return jax.core.ShapedArray(result.shape, result.dtype)
+
+
+#: A transform by ``sequential`` products, which a kernel may compute as a whole; ``raw``: its
+#: operand need not be canonical.
+fourier_p = Primitive(PREFIX + "fourier")
+fourier_p.def_impl(in_steps)
+fourier_p.def_abstract_eval(_type)
+mlir.register_lowering(fourier_p, _lower)
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(
+        fourier_p, functools.partial(_lower, platform=_platform), platform=_platform
+    )
+batching.primitive_batchers[fourier_p] = _batch
+
+
+def _fft(context: Context, operands, params):
+    (x,), kind = operands, lax.FftType(params["fft_type"])
+    if 0 in x.shape or 0 in params["fft_lengths"]:
+        return _of_no_elements(x, kind, params["fft_lengths"][-1])
+    if context.contraction == "sequential":
+        return fourier_p.bind(x, contraction="sequential", raw=False, **params)
+    return in_steps(x, contraction=context.contraction, **params)
+
+
+COMPLEX["fft"] = _fft

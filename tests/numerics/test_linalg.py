@@ -12,6 +12,7 @@ from jax import export, lax
 
 import repjax
 from helpers.bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
+from helpers.instruction_sets import each_instruction_set
 from helpers.linalg import (
     body_of,
     check_kernel,
@@ -162,6 +163,20 @@ def test_columns_of_zeros_by_the_kernel():
     x[10:, 10] = x[:, 40] = x[11:, 11] = 0
     x[:, 50] *= np.float32(2.0**-120)
     assert_same_bits(by_kernel(KERNELS["qr"], x), by_body(KERNELS["qr"], x))
+
+
+@with_a_kernel
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_reflectors_and_rows_that_are_not_finite_by_the_kernel(value):
+    """Rows above a reflector are times 0, and what it does not reflect stays as it is."""
+    x = normal((70, 70))
+    x[40, 65] = value
+    x[:, 0] = 1 + 0.01 * np.arange(70)
+    x[0, 60:], x[1:, 60:] = -2e38, 4.6e37  # the first row becomes infinite
+    for function in KERNELS["qr"], KERNELS["householder_product"]:
+        expected = by_body(function, x)
+        for name in each_instruction_set():
+            assert_same_bits(by_kernel(function, x), expected, name)
 
 
 @with_a_kernel

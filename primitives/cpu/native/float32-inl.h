@@ -33,3 +33,4 @@ static inline Wide fused(Wide a, Wide b, Wide c);  // a * b + c with one roundin
 #include "elementwise-inl.h"
 #include "scatter-inl.h"
 #include "linalg-inl.h"
+#include "fourier-inl.h"

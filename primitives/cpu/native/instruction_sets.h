@@ -256,13 +256,64 @@ struct Terms {
   int64_t c_row;
 };
 
+// A reflection by v, of m elements of which the first k are 0, of rows of a, whose width fills
+// vectors.
+struct Reflection {
+  const float* v;
+  float tau;
+  int64_t m, k;
+  float* a;
+  int64_t width;
+  const float* known;  // what the first k rows add to sums, nothing or NaN; null for nothing
+  float* partial;      // of max(1, m / 4) rows of two vectors
+};
+
 // linalg-inl.h: steps of linear algebra.
 struct Linalg {
+  int64_t lanes;
   // Subtracts the terms, k ascending; each product and each difference is rounded.
   void (*subtract)(const Terms& terms, int64_t rows, int64_t columns);
-  // x[i] / by in its place, and to[i] = x[i] * by.
+  // x[i] / by in its place.
   void (*divide)(float* x, int64_t count, float by);
-  void (*multiply)(const float* x, int64_t count, float by, float* to);
+  // Reflects the columns from the vector on in which column `first` is.
+  void (*reflect)(const Reflection& reflection, int64_t first);
+  void (*know)(const float* row, int64_t width, float* known);
+};
+
+// The matrix of a Fourier transform: cosines and sines of j k / n of a turn, [n, n] each.  What is
+// read beyond an array of roots is in memory.
+struct Roots {
+  int64_t n;
+  const float *cosine, *sine;
+};
+
+// Real and imaginary parts of rows; null for zeros, or for what nobody needs.  Element i of the
+// rows is that of transform i.
+struct Columns {
+  float *real, *imaginary;
+  int64_t row;
+
+  Columns from(int64_t i) const {
+    return {real + i, imaginary ? imaginary + i : nullptr, row};
+  }
+};
+
+// fourier-inl.h: parts of Fourier transforms.
+struct Fourier {
+  int64_t lanes;
+  // The first outputs of transforms, and of a single one, whose elements lie together.
+  void (*transform)(const Roots& matrix, const Columns& x, int64_t count, const Columns& to,
+                    int64_t outputs);
+  void (*transform_one)(const Roots& matrix, const Columns& x, const Columns& to, int64_t outputs);
+  void (*multiply_rows)(const Columns& x, const float* real, const float* imaginary, int64_t step,
+                        int64_t rows, const Columns& to);
+  void (*multiply_each)(const Columns& x, const float* real, const float* imaginary, int64_t count,
+                        const Columns& to);
+  void (*transpose)(const float* from, int64_t row, int64_t rows, int64_t columns, float* to,
+                    int64_t to_row);
+  void (*read)(const float* from, int64_t count, const Columns& to);
+  void (*write)(const Columns& x, int64_t count, float divisor, float* to);
+  void (*divide)(float* x, int64_t count, float by);
 };
 
 // Rows of float64, filled up to vectors.
@@ -294,6 +345,7 @@ struct InstructionSet {
   const Elementwise& elementwise;
   const Scatter& scatter;
   const Linalg& linalg;
+  const Fourier& fourier;
   const Rotations& rotations;
   const Exact& exact;
   const GridSums& grid_sums;

@@ -69,14 +69,69 @@ static void divide(float* x, int64_t count, float by) {
   __builtin_memcpy(x + i, &rest, sizeof(float) * (count - i));
 }
 
-static void multiply(const float* x, int64_t count, float by, float* to) {
-  const Vector factor = by - Vector{};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    store(to + i, as<Vector>(guard(load(x + i) * factor)));
+static inline Vector plus(Vector x, Vector y) { return as<Vector>(flush(x + y)); }
+
+// Vectors of columns are reflected: w is the pairwise sum over all rows of v a, and a loses v (tau w).
+template <int kColumns>
+static inline void reflect_columns(const Reflection& r, float* a, const float* known) {
+  const auto product = [&](int64_t i, int v) {
+    return as<Vector>(guard(broadcast(r.v[i]) * load(a + i * r.width + v * kLanes)));
+  };
+  // Eight terms at a time, an eighth of the rows apart; rows that are not there, or are known, have
+  // zeros.
+  int64_t step = power_of_two_from(r.m) / 8;
+  step = step > 1 ? step : 1;
+  for (int64_t i = 0; i < step; ++i) {
+    Vector terms[8][kColumns] = {};
+#pragma GCC unroll 8
+    for (int t = 0; t < 8; ++t) {
+      const int64_t at = i + t * step;
+      if (at < r.k || at >= r.m) continue;
+#pragma GCC unroll 2
+      for (int v = 0; v < kColumns; ++v) terms[t][v] = product(at, v);
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < kColumns; ++v) {
+#pragma GCC unroll 4
+      for (int t = 0; t < 4; ++t) terms[t][v] = plus(terms[t][v], terms[t + 4][v]);
+      const Vector even = plus(terms[0][v], terms[2][v]), odd = plus(terms[1][v], terms[3][v]);
+      store(r.partial + (i * kColumns + v) * kLanes, plus(even, odd));
+    }
   }
-  const Bits rest = guard(load_some(x + i, count - i) * factor);
-  __builtin_memcpy(to + i, &rest, sizeof(float) * (count - i));
+  for (int64_t half = step * kColumns * kLanes / 2; step > 1; step /= 2, half /= 2) {
+    for (int64_t i = 0; i < half; i += kLanes) {
+      store(r.partial + i, plus(load(r.partial + i), load(r.partial + half + i)));
+    }
+  }
+  Vector w[kColumns];
+#pragma GCC unroll 2
+  for (int v = 0; v < kColumns; ++v) {
+    w[v] = load(r.partial + v * kLanes);
+    if (known) w[v] += load(known + v * kLanes);
+    w[v] = as<Vector>(guard(w[v] * broadcast(r.tau)));
+  }
+  for (int64_t i = r.k; i < r.m; ++i) {
+    const Vector factor = broadcast(r.v[i]);
+#pragma GCC unroll 2
+    for (int v = 0; v < kColumns; ++v) {
+      float* const to = a + i * r.width + v * kLanes;
+      store(to, as<Vector>(flush(load(to) - as<Vector>(guard(factor * w[v])))));
+    }
+  }
 }
 
-constexpr Linalg kLinalg = {subtract, divide, multiply};
+static void reflect(const Reflection& r, int64_t first) {
+  int64_t j = first / kLanes * kLanes;
+  const auto known = [&] { return r.known ? r.known + j : nullptr; };
+  for (; j + 2 * kLanes <= r.width; j += 2 * kLanes) reflect_columns<2>(r, r.a + j, known());
+  for (; j < r.width; j += kLanes) reflect_columns<1>(r, r.a + j, known());
+}
+
+// What zeros times a row, which is known now, add to later sums: nothing, or NaN.
+static void know(const float* row, int64_t width, float* known) {
+  for (int64_t j = 0; j < width; j += kLanes) {
+    store(known + j, load(known + j) + load(row + j) * Vector{});
+  }
+}
+
+constexpr Linalg kLinalg = {kLanes, subtract, divide, reflect, know};

@@ -24,7 +24,8 @@ namespace {
 
 constexpr int64_t kPanel = 32;        // columns of a panel
 constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
-constexpr int64_t kColumns = 64;      // of unknowns, or of what is reflected, that are a task
+constexpr int64_t kColumns = 64;      // of unknowns that are a task
+constexpr int64_t kReflectedColumns = 32;  // that are a task: of 256 rows, the L1 cache has them
 
 // Columns of x, whose rows are m elements apart, become the solution of a x = them; a is lower
 // triangular.
@@ -129,20 +130,49 @@ void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int3
   }
 }
 
-// Columns of a, of m rows `row` elements apart, are reflected from row k on: w = v^T a, then
-// a - v (tau w).  v is 0 above row k, which matters for infinities and NaN alone.
-void reflect(const InstructionSet& set, const float* v, float tau, int64_t m, int64_t k, float* a,
-             int64_t row, int64_t columns) {
-  float* const products = scratch<kReflected, float>(m * columns * 5 / 4 + 2 * columns);
-  float* const partial = products + m * columns;
-  float* const w = partial + m * columns / 4;
-  for (int64_t i = 0; i < m; ++i) {
-    set.linalg.multiply(a + i * row, columns, v[i], products + i * columns);
+// Columns of a matrix, in dense rows that fill vectors, and what is needed to reflect them.  Rows of
+// the whole matrix would be in the same few sets of the cache.
+class Block {
+ public:
+  Block(const Linalg& set, int64_t m, int64_t columns)
+      : set_(set), m_(m), columns_(columns), width_(round_up(columns, set.lanes)) {
+    const int64_t of_partial = std::max<int64_t>(1, m / 4) * 2 * set.lanes;
+    a_ = scratch<kReflected, float>((m + 1) * width_ + of_partial);
+    known_ = a_ + m * width_;
+    partial_ = known_ + width_;
   }
-  set.sums.pairwise[false][int(Join::kAdd)](products, m, columns, columns, partial, w);
-  set.linalg.multiply(w, columns, tau, w);
-  set.linalg.subtract({1, v + k, 0, 1, w, 0, a + k * row, row}, m - k, columns);
-}
+
+  float* row(int64_t i) { return a_ + i * width_; }
+
+  // The columns of a matrix of so many columns, and the other way round.
+  void read(const float* from, int64_t row_of_matrix) {
+    for (int64_t i = 0; i < m_; ++i) {
+      std::copy_n(from + i * row_of_matrix, columns_, row(i));
+      std::fill(row(i) + columns_, row(i) + width_, 0.0f);
+    }
+  }
+  void write(float* to, int64_t row_of_matrix) {
+    for (int64_t i = 0; i < m_; ++i) std::copy_n(row(i), columns_, to + i * row_of_matrix);
+  }
+  void fill_with_zeros() { std::fill_n(a_, m_ * width_, 0.0f); }
+
+  // The first k rows are known.  They have zeros in v, which matter for infinities and NaN alone.
+  void know_first(int64_t k) {
+    std::fill_n(known_, width_, 0.0f);
+    for (int64_t i = 0; i < k; ++i) know(i);
+  }
+  void know(int64_t i) { set_.know(row(i), width_, known_); }
+
+  // Reflected from row k on, and at least from column `first` on.
+  void reflect(const float* v, float tau, int64_t k, int64_t first, bool zeros_above = false) {
+    set_.reflect({v, tau, m_, k, a_, width_, zeros_above ? nullptr : known_, partial_}, first);
+  }
+
+ private:
+  const Linalg& set_;
+  int64_t m_, columns_, width_;
+  float *a_, *known_, *partial_;
+};
 
 // The pairwise sum of x, which it changes, in float64.
 double pairwise(double* x, int64_t n) {
@@ -178,54 +208,68 @@ bool reflector(const Linalg& set, int64_t m, int64_t k, float* v, float* tau, fl
 }
 
 // a of m rows and n columns becomes R, with the reflectors below it.
-void qr(const InstructionSet& set, float* a, int64_t m, int64_t n, float* taus,
-        ffi::ThreadPool* pool) {
+void qr(const Linalg& set, float* a, int64_t m, int64_t n, float* taus, ffi::ThreadPool* pool) {
   const int64_t count = std::min(m, n);
   std::vector<float> memory(kPanel * m);
   float* const panel = memory.data();
   bool reflects[kPanel];
   for (int64_t begin = 0; begin < count; begin += kPanel) {
     const int64_t end = std::min(begin + kPanel, count);
+    Block own(set, m, end - begin);
+    own.read(a + begin, n);
+    own.know_first(begin);
     for (int64_t k = begin; k < end; ++k) {
       float* const v = panel + (k - begin) * m;
+      for (int64_t i = 0; i < m; ++i) v[i] = own.row(i)[k - begin];
       float diagonal;
-      for (int64_t i = 0; i < m; ++i) v[i] = a[i * n + k];
-      reflects[k - begin] = reflector(set.linalg, m, k, v, taus + k, &diagonal);
-      for (int64_t i = k + 1; i < m; ++i) a[i * n + k] = v[i];
-      a[k * n + k] = diagonal;
-      if (reflects[k - begin] && k + 1 < end) {
-        reflect(set, v, taus[k], m, k, a + k + 1, n, end - k - 1);
-      }
+      reflects[k - begin] = reflector(set, m, k, v, taus + k, &diagonal);
+      // Also from the diagonal on and below earlier ones, where nothing is read.
+      if (reflects[k - begin] && k + 1 < end) own.reflect(v, taus[k], k, k + 1 - begin);
+      own.row(k)[k - begin] = diagonal;
+      own.know(k);
     }
-    const int64_t tasks = blocks_of(n - end, kColumns);
+    for (int64_t k = begin; k < end; ++k) {
+      for (int64_t i = k + 1; i < m; ++i) own.row(i)[k - begin] = panel[(k - begin) * m + i];
+    }
+    own.write(a + begin, n);
+    const int64_t tasks = blocks_of(n - end, kReflectedColumns);
     const double terms = 3.0 * m * (n - end) * (end - begin);
     share_terms(pool, tasks, terms, [=, &set, &reflects](int64_t task) {
-      const int64_t j = end + task * kColumns, columns = std::min(kColumns, n - j);
+      const int64_t j = end + task * kReflectedColumns;
+      Block block(set, m, std::min(kReflectedColumns, n - j));
+      block.read(a + j, n);
+      block.know_first(begin);
       for (int64_t k = begin; k < end; ++k) {
-        if (!reflects[k - begin]) continue;
-        reflect(set, panel + (k - begin) * m, taus[k], m, k, a + j, n, columns);
+        if (reflects[k - begin]) block.reflect(panel + (k - begin) * m, taus[k], k, 0);
+        block.know(k);
       }
+      block.write(a + j, n);
     });
   }
 }
 
 // q of m rows and n columns becomes the first columns of H[0] H[1] ..., whose reflectors are a's.
-void householder_product(const InstructionSet& set, const float* a, const float* taus, int64_t m,
+void householder_product(const Linalg& set, const float* a, const float* taus, int64_t m,
                          int64_t n, int64_t count, float* q, ffi::ThreadPool* pool) {
   std::vector<float> v(count * m);
   for (int64_t k = 0; k < count; ++k) {
     for (int64_t i = k + 1; i < m; ++i) v[k * m + i] = a[i * n + k];
     v[k * m + k] = 1;
   }
-  std::fill_n(q, m * n, 0.0f);
-  for (int64_t i = 0; i < std::min(m, n); ++i) q[i * n + i] = 1;
-  const int64_t tasks = blocks_of(n, kColumns);
+  const int64_t tasks = blocks_of(n, kReflectedColumns);
   share_terms(pool, tasks, 2.0 * m * n * count, [=, &set, &v](int64_t task) {
-    const int64_t begin = task * kColumns, end = std::min(begin + kColumns, n);
+    const int64_t begin = task * kReflectedColumns, end = std::min(begin + kReflectedColumns, n);
+    Block block(set, m, end - begin);
+    block.fill_with_zeros();
+    for (int64_t i = begin; i < std::min(m, end); ++i) block.row(i)[i - begin] = 1;
     for (int64_t k = std::min(count, end); k-- > 0;) {
-      const int64_t j = std::max(begin, k);
-      reflect(set, v.data() + k * m, taus[k], m, k, q + j, n, end - j);
+      const int64_t first = std::max(begin, k) - begin;
+      block.reflect(v.data() + k * m, taus[k], k, first, true);
+      // What is in the first vector before is still a part of the identity.
+      const int64_t vector = first / set.lanes * set.lanes;
+      for (int64_t i = k; i < m; ++i) std::fill(block.row(i) + vector, block.row(i) + first, 0.0f);
     }
+    block.write(q + begin, n);
   });
 }
 
@@ -290,7 +334,7 @@ ffi::Error handle_qr(ffi::ThreadPool pool, Matrices a, Factors factors, Factors 
   if (!sizes(a, &count, &m, &n) || factors->typed_data() != a.typed_data()) {
     return ffi::Error::InvalidArgument("expected matrices [count, m, n]");
   }
-  const InstructionSet& set = instruction_set();
+  const Linalg& set = instruction_set().linalg;
   float *const to = factors->typed_data(), *const tau = taus->typed_data();
   const int64_t reflectors = std::min(m, n);
   const double terms = 2.0 * reflectors * m * n;
@@ -305,7 +349,7 @@ ffi::Error handle_householder_product(ffi::ThreadPool pool, Matrices a, Matrices
   if (!sizes(a, &count, &m, &n) || count == 0 || taus.dimensions().size() != 2) {
     return ffi::Error::InvalidArgument("expected matrices [count, m, n], factors [count, k]");
   }
-  const InstructionSet& set = instruction_set();
+  const Linalg& set = instruction_set().linalg;
   const float *const from = a.typed_data(), *const tau = taus.typed_data();
   float* const to = q->typed_data();
   const int64_t reflectors = taus.dimensions()[1];
