@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("helpers")
 # all parameters or with those that are named.
 OF_ONE_VERSION = {
     *("amx", "arithmetic", "checkpoint", "comparison", "data", "digest", "eigen", "elementary"),
-    *("accumulator", "chen", "exact", "fourier_kernel"),
+    *("accumulator", "chen", "exact", "first_tries", "fourier_kernel"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "speed_benchmark", "reinforcement_example", "weights"),
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
