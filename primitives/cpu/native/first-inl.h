@@ -1,6 +1,6 @@
 // First tries of elementary functions: in float64, to about 2**-43 and not to the last bit, which
-// takes half the time or less.  A try settles a result if all that is within 2**-40 of it rounds
-// alike; else the function of elementary-inl.h computes it, for one vector in thousands.  So the
+// takes fewer operations.  A try settles a result if all that is within 2**-40 of it rounds alike;
+// else the function of elementary-inl.h computes it, for one vector in a thousand.  So the
 // results are correctly rounded, and the same, whichever of the two gives them.
 //
 // docs/kernels.md, "First tries", has the bounds of the errors.  Included by several-inl.h.
