@@ -17,17 +17,22 @@ static inline void end(float* to, Vector s, bool, bool last) {
 
 #include "fma_tiles-inl.h"
 
+// The elements of a and then b in these places.
+template <int... kFrom>
+static inline Vector shuffled(Vector a, Vector b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kFrom...);
+#else
+  return __builtin_shuffle(a, b, Bits{kFrom...});
+#endif
+}
+
 // The vectors are parts of kStep elements each: of the pairs of parts that are in the same place, the
 // first ones, or the second ones.
 template <int kStep, bool second, int... kAt>
 static inline Vector pairs(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-#define FROM (kAt & kStep ? kLanes + kAt - (second ? 0 : kStep) : kAt + (second ? kStep : 0))
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, FROM...);
-#else
-  return __builtin_shuffle(a, b, Bits{FROM...});
-#endif
-#undef FROM
+  return shuffled<(kAt & kStep ? kLanes + kAt - (second ? 0 : kStep)
+                               : kAt + (second ? kStep : 0))...>(a, b);
 }
 
 // Exchanges the rows and the columns of a square: of its halves, of theirs, and so on.

@@ -20,11 +20,10 @@ static inline void store_output(const Columns& to, int64_t output, int64_t at,
   }
 }
 
-// Outputs k, k + step and so on of a few vectors of transforms.
-template <bool complex, bool both, int kOutputs, int kColumns>
-static inline void outputs_tile(const Roots& w, int64_t k, int64_t step, const Columns& x,
-                                const Columns& to, int64_t at) {
-  Vector a[kOutputs][kColumns] = {}, b[kOutputs][kColumns] = {};
+// Adds the terms of the real parts to outputs k, k + step and so on.
+template <bool both, int kOutputs, int kColumns>
+static inline void add_real(const Roots& w, int64_t k, int64_t step, const Columns& x, int64_t at,
+                            Vector (&a)[kOutputs][kColumns], Vector (&b)[kOutputs][kColumns]) {
   const float *cosine = w.cosine + k, *sine = w.sine + k;
   for (int64_t j = 0; j < w.n; ++j, cosine += w.n, sine += w.n) {
     Vector real[kColumns];
@@ -40,8 +39,16 @@ static inline void outputs_tile(const Roots& w, int64_t k, int64_t step, const C
       }
     }
   }
+}
+
+// Outputs k, k + step and so on of a few vectors of transforms.
+template <bool complex, bool both, int kOutputs, int kColumns>
+static inline void outputs_tile(const Roots& w, int64_t k, int64_t step, const Columns& x,
+                                const Columns& to, int64_t at) {
+  Vector a[kOutputs][kColumns] = {}, b[kOutputs][kColumns] = {};
+  add_real<both>(w, k, step, x, at, a, b);
   if (complex) {
-    cosine = w.cosine + k, sine = w.sine + k;
+    const float *cosine = w.cosine + k, *sine = w.sine + k;
     for (int64_t j = 0; j < w.n; ++j, cosine += w.n, sine += w.n) {
       Vector imaginary[kColumns], negated[kColumns];
 #pragma GCC unroll 2
@@ -70,28 +77,14 @@ static inline void pairs_tile(const Roots& w, int64_t k, const Columns& x, const
                               int64_t at) {
   Vector a[kPairs][kColumns] = {}, b[kPairs][kColumns] = {};
   Vector c[kPairs][kColumns], d[kPairs][kColumns];
-  const float *cosine = w.cosine + k, *sine = w.sine + k;
-  for (int64_t j = 0; j < w.n; ++j, cosine += w.n, sine += w.n) {
-    Vector real[kColumns];
-#pragma GCC unroll 2
-    for (int v = 0; v < kColumns; ++v) real[v] = load(x.real + j * x.row + at + v * kLanes);
-#pragma GCC unroll 4
-    for (int i = 0; i < kPairs; ++i) {
-      const Vector p = broadcast(cosine[i]), q = broadcast(sine[i]);
-#pragma GCC unroll 2
-      for (int v = 0; v < kColumns; ++v) {
-        a[i][v] = fma(real[v], p, a[i][v]);
-        if (both) b[i][v] = fma(real[v], q, b[i][v]);
-      }
-    }
-  }
+  add_real<both>(w, k, 1, x, at, a, b);
 #pragma GCC unroll 4
   for (int i = 0; i < kPairs; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kColumns; ++v) c[i][v] = a[i][v], d[i][v] = negative(b[i][v]);
   }
   if (complex) {
-    cosine = w.cosine + k, sine = w.sine + k;
+    const float *cosine = w.cosine + k, *sine = w.sine + k;
     for (int64_t j = 0; j < w.n; ++j, cosine += w.n, sine += w.n) {
       Vector imaginary[kColumns], negated[kColumns];
 #pragma GCC unroll 2
@@ -278,22 +271,12 @@ static void transpose_all(const float* from, int64_t row, int64_t rows, int64_t 
 // Every other element of a and b, and, the other way round, the elements of a and b in turn.
 template <bool second, int... kAt>
 static inline Vector every_other(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, 2 * kAt + second...);
-#else
-  return __builtin_shuffle(a, b, Bits{2 * kAt + second...});
-#endif
+  return shuffled<(2 * kAt + second)...>(a, b);
 }
 
 template <bool second, int... kAt>
 static inline Vector in_turn(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-#define FROM (kAt / 2 + (second ? kLanes / 2 : 0) + (kAt % 2) * kLanes)
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, FROM...);
-#else
-  return __builtin_shuffle(a, b, Bits{FROM...});
-#endif
-#undef FROM
+  return shuffled<(kAt / 2 + (second ? kLanes / 2 : 0) + kAt % 2 * kLanes)...>(a, b);
 }
 
 // Raw numbers that lie together, complex ones if `to` has imaginary parts.

@@ -155,13 +155,8 @@ static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
 // The vectors are parts of kPart elements each: the lower or the upper halves of all parts.
 template <int kPart, bool upper, int... kAt>
 static inline Vector halves(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-#define FROM (kAt / (kPart / 2) * kPart + kAt % (kPart / 2) + (upper ? kPart / 2 : 0))
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, FROM...);
-#else
-  return __builtin_shuffle(a, b, Bits{FROM...});
-#endif
-#undef FROM
+  constexpr int kHalf = kPart / 2;
+  return shuffled<(kAt / kHalf * kPart + kAt % kHalf + (upper ? kHalf : 0))...>(a, b);
 }
 
 // The pairwise reduction of each part of the vectors, one after the other.
