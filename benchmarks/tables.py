@@ -369,6 +369,7 @@ def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
         "lenet1",
         "lenet5",
         "devices",
+        "resnet38",
         "resnet56",
         "resnet56-epochs",
         "wrn-28-10",

@@ -537,7 +537,7 @@ def models(folder: str, k: int) -> dict[str, Any]:
 
 
 def graph(quick: bool, kept: pathlib.Path | None, folder: pathlib.Path) -> dict[str, Any]:
-    count = 2 if quick else 100
+    count = 2 if quick else 1000
     of = {"what": "models", "epochs": EPOCHS}
     found = rows.rows(kept, of, range(count), lambda k: models(str(folder), k), every=5)
 
