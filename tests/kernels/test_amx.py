@@ -342,6 +342,8 @@ def test_the_bound_of_what_is_lost(slack, swapped, amx, monkeypatch):
     x, y = np.append(x, -(2.0**24)), np.append(y, round(0.75 * lost / 2**24))
     exact_sum = sum(int(2 * a) * int(2 * b) for a, b in zip(x, y, strict=True)) / 4
     assert exact_sum > 2**74 + 2**50
+    # A number of many bits, lest float64 be chosen, times zero.
+    x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
     a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
     if swapped:
         a, b = b.T.copy(), a.T.copy()
@@ -372,6 +374,8 @@ def test_the_bound_of_what_is_left_out(slack, amx, monkeypatch):
         need -= need >> shift << shift
     exact_sum = sum(int(p) * int(q) for p, q in zip(x, y, strict=True))
     assert 0 < exact_sum - 2**74 - 2**50 <= left_out // 8
+    # A number of many bits, lest float64 be chosen, times zero.
+    x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
     a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
     monkeypatch.setattr(kernel, "SLACK", slack)
 

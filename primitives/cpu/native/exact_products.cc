@@ -373,9 +373,23 @@ bool digits_are_faster(const Problem& p, bool is_wide, const ExactProducts& digi
   return by_digits < by_float64;
 }
 
+// Whether the first terms are numbers of few bits, whose sums are often ties: float64 has them exactly,
+// and finds out, and digits would leave them uncertain.
+bool few_bits(const Problem& p) {
+  uint32_t bits = 0;
+  for (int64_t k = 0; k < std::min<int64_t>(p.k.size, 64); ++k) {
+    uint32_t x, y;
+    std::memcpy(&x, p.lhs + p.k.offset(kLhs, k), sizeof x);
+    std::memcpy(&y, p.rhs + p.k.offset(kRhs, k), sizeof y);
+    bits |= x | y;
+  }
+  return (bits & 0xFFF) == 0;
+}
+
 void run_problem(Problem p, Wide wide, const Exact& set, Options options, ffi::ThreadPool* pool) {
   const ExactProducts* const digits = instruction_set().exact_digits;
-  std::atomic<bool> by_digits{digits && digits_are_faster(p, wide.first, *digits, set.lanes)};
+  std::atomic<bool> by_digits{digits && digits_are_faster(p, wide.first, *digits, set.lanes) &&
+                              !few_bits(p)};
   options.by_digits = &by_digits;
   const double as_it_is = cost(p, wide.first, set.lanes);
   p.transpose();
