@@ -1,4 +1,4 @@
-"""Order-independent products by AMX: the bits of the bodies, by tiles where they pay.
+"""Order-independent and exact products by AMX: the bits of the bodies, by tiles where they pay.
 
 On a processor without AMX this file and tests of ``test_order_independent.py`` run once more in a
 process in which ``amx_emulator.cc`` executes the instructions of the compiled kernel.
@@ -256,6 +256,135 @@ def test_convolutions(layout, precision, amx):
         actual = run(kernel.order_independent_convolution, lhs, rhs, **parameters)
         assert_same_bits(actual, expected)
     assert not EMULATOR or amx() > before
+
+
+# --- exact products ----------------------------------------------------------------------
+
+
+def _exactly(*operands):
+    """By AMX, and by float64."""
+    found = {}
+    for name in (NAME, "AVX512"):
+        library.choose(name)
+        found[name] = run(kernel.exact_dot_general, *operands, dimension_numbers=MATRIX)
+    return found[NAME], found["AVX512"]
+
+
+def _spread(rng, shape):
+    """Over 250 binades, and half of a row cancels the other."""
+    x = np.ldexp(rng.standard_normal(shape), rng.integers(-124, 124, shape))
+    half = shape[1] // 2
+    x[:, :half] = -x[:, half : 2 * half]
+    return x.astype(np.float32)
+
+
+def _nearly_even(rng, shape):
+    """Little of any row or column is lost, and one of 50 numbers is far larger than the others."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    return np.where(rng.random(shape) < 0.02, x * np.float32(2.0**20), x)
+
+
+def _bfloat16(rng, shape):
+    return rng.standard_normal(shape).astype(jax.numpy.bfloat16).astype(np.float32)
+
+
+def _one_row(value):
+    def data(rng, shape):
+        x = rng.standard_normal(shape).astype(np.float32)
+        x[shape[0] // 2, shape[1] // 2] = value
+        return x
+
+    return data
+
+
+EXACT_DATA = {
+    **DATA,
+    "spread": _spread,
+    "nearly_even": _nearly_even,
+    "bfloat16": _bfloat16,
+    "huge": _one_row(2.0**100),
+    "infinity": _one_row(np.inf),
+    "nan": _one_row(np.nan),
+}
+
+
+@needs_amx
+@pytest.mark.parametrize("terms", [0, 1, 63, 64, 65, 255, 257, 511, 513, 5000])
+@pytest.mark.parametrize("data", EXACT_DATA)
+def test_exact_products(data, terms, amx):
+    rng = np.random.default_rng(terms)
+    lhs, rhs = (EXACT_DATA[data](rng, shape) for shape in ((97, terms + 1), (terms + 1, 131)))
+    lhs, rhs = lhs[:, :terms], rhs[:terms]
+    before = amx()
+    by_digits, by_float64 = _exactly(lhs, rhs)
+    assert_same_bits(by_digits, by_float64)
+    assert not EMULATOR or terms < 255 or amx() > before
+
+
+def _lost_of_columns():
+    """Half a unit each, beside 2**37 units: all of it is lost."""
+    terms = 200
+    x = np.full(terms, 2.0**37)
+    y = np.full(terms, 0.5)
+    y[0] = 2.0**37
+    return x, y
+
+
+@needs_amx
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("slack", [1.0, 0.25])
+def test_the_bound_of_what_is_lost(slack, swapped, amx, monkeypatch):
+    """The float32 number's lower half of a unit is lost; a weaker bound does not see it."""
+    x, y = _lost_of_columns()
+    # The lost sum and three quarters of it less, above the middle of two float32 numbers.
+    lost = 199 * 2**36
+    x, y = np.append(x, 2.0**26), np.append(y, 2.0**24)
+    x, y = np.append(x, -(2.0**24)), np.append(y, round(0.75 * lost / 2**24))
+    exact_sum = sum(int(2 * a) * int(2 * b) for a, b in zip(x, y, strict=True)) / 4
+    assert exact_sum > 2**74 + 2**50
+    # A number of many bits, lest float64 be chosen, times zero.
+    x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
+    a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
+    if swapped:
+        a, b = b.T.copy(), a.T.copy()
+    monkeypatch.setattr(kernel, "SLACK", slack)
+
+    def compute(a, b):  # not by `run`, which keeps what is compiled
+        with jax.enable_x64(True):
+            return kernel.exact_dot_general(a, b, dimension_numbers=MATRIX)
+
+    found = np.asarray(jax.jit(compute)(a, b))
+    assert (found == np.float32(2.0**74 + 2.0**51)).all() == (slack == 1)
+
+
+@needs_amx
+@pytest.mark.parametrize("slack", [1.0, 0.25])
+def test_the_bound_of_what_is_left_out(slack, amx, monkeypatch):
+    """Digits 0 and 1 are -128 in all terms but the first: the products of these are left out."""
+    terms = 200
+    x = np.full(terms, -(128.0 + 128 * 256))
+    x[0] = 2.0**37
+    left_out = (terms - 1) * 2**14 * (1 + 2 * 2**8)
+    kept = (terms - 1) * 2**14 * 2**16
+    y = x.copy()
+    # To the tie above 2**74, plus an eighth of what is left out.
+    need = 2**50 + left_out // 8 - left_out - kept
+    for shift in (36, 24):  # by digits that are multiplied by one that is not left out
+        x, y = np.append(x, float(need >> shift)), np.append(y, 2.0**shift)
+        need -= need >> shift << shift
+    exact_sum = sum(int(p) * int(q) for p, q in zip(x, y, strict=True))
+    assert 0 < exact_sum - 2**74 - 2**50 <= left_out // 8
+    # A number of many bits, lest float64 be chosen, times zero.
+    x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
+    a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
+    monkeypatch.setattr(kernel, "SLACK", slack)
+
+    def compute(a, b):
+        with jax.enable_x64(True):
+            return kernel.exact_dot_general(a, b, dimension_numbers=MATRIX)
+
+    found = np.asarray(jax.jit(compute)(a, b))
+    assert (found == np.float32(2.0**74 + 2.0**51)).all() == (slack == 1)
 
 
 @needs_amx

@@ -202,9 +202,6 @@ static inline void multiply_high(int64_t steps, const int8_t* a, const int8_t* b
   end_sums(sums + 4 * kRows * kLanes);
 }
 
-#undef REPJAX_LOAD
-#undef REPJAX_STORE
-
 // lhs[0]: of up to 16 rows.  rows: 16 of the lower words, null where there are no more, then 16 of
 // the higher ones.
 template <int kDigits, int kColumns>

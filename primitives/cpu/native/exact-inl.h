@@ -147,26 +147,39 @@ static void round_one(double x, float* to) {
   __builtin_memcpy(to, &bits, sizeof bits);
 }
 
-// to[j] = s[j] rounded, if all numbers within row * column[j] of it round alike; returns how many
-// do not, and which.
-template <bool kOdd>
-static int64_t round_sure(const double* __restrict s, int64_t n, double row,
-                          const double* __restrict column, float* __restrict to,
-                          int32_t* __restrict unsure) {
+// to[j] = s[j] rounded, if all numbers within the bound of it round alike; returns how many do not,
+// and which.
+template <bool kOdd, int kPairs>
+static int64_t round_within(const double* __restrict s, int64_t n, const Bound& bound,
+                            float* __restrict to, int32_t* __restrict unsure) {
+  double row[kPairs];
+  const double* column[kPairs];
+  for (int i = 0; i < kPairs; ++i) row[i] = bound.row[i], column[i] = bound.column[i];
+  auto error = [&](int64_t j) {
+    double sum = row[0] * column[0][j];
+    for (int i = 1; i < kPairs; ++i) sum += row[i] * column[i][j];
+    return sum;
+  };
   int32_t differ = 0;
   for (int64_t j = 0; j < n; ++j) {
-    const double error = row * column[j];
-    const int32_t low = rounded<kOdd>(s[j] - error), high = rounded<kOdd>(s[j] + error);
+    const double e = error(j);
+    const int32_t low = rounded<kOdd>(s[j] - e), high = rounded<kOdd>(s[j] + e);
     __builtin_memcpy(to + j, &low, sizeof low);
     differ |= low ^ high;
   }
   if (!differ) return 0;
   int64_t count = 0;
   for (int64_t j = 0; j < n; ++j) {
-    const double error = row * column[j];
-    if (rounded<kOdd>(s[j] - error) != rounded<kOdd>(s[j] + error)) unsure[count++] = int32_t(j);
+    const double e = error(j);
+    if (rounded<kOdd>(s[j] - e) != rounded<kOdd>(s[j] + e)) unsure[count++] = int32_t(j);
   }
   return count;
+}
+
+template <bool kOdd>
+static int64_t round_sure(const double* s, int64_t n, const Bound& bound, float* to,
+                          int32_t* unsure) {
+  return (bound.pairs == 1 ? round_within<kOdd, 1> : round_within<kOdd, 3>)(s, n, bound, to, unsure);
 }
 
 // s + e is the exact sum of a and b (Knuth 1969; Moller 1965).

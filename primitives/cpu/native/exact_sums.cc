@@ -75,7 +75,7 @@ void finish(const Exact& set, const Options& options, double sum, double magnitu
   }
   const double unit = (additions + kMoreTerms) * kUnit * options.slack;
   int32_t unsure;
-  if (set.round_sure[options.odd](&sum, 1, unit, &magnitude, out, &unsure) == 0) return;
+  if (set.round_sure[options.odd](&sum, 1, {1, {unit}, {&magnitude}}, out, &unsure) == 0) return;
   *out = exactly(set, n, options.odd, [&](int64_t k, int64_t count, float* a, float*) {
     int64_t row = step;
     const float* const from = x.get(k * step, count, &row, 1, a);

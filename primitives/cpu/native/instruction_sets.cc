@@ -124,6 +124,7 @@ REPJAX_BEGIN_TARGET(avx512_amx, "avx512f,avx512dq,avx512bw,amx-tile,amx-int8")
 using avx512::add_to;
 namespace digits {
 #include "digits-inl.h"
+#include "exact_digits-inl.h"
 }  // namespace digits
 REPJAX_END_TARGET
 #endif
@@ -247,7 +248,7 @@ const InstructionSet kAvx512Vnni = {"AVX512_VNNI", REPJAX_KERNELS_OF(avx512), RE
 #define REPJAX_DIGITS \
   { &avx512_amx::digits::kIntegerProducts<3>, &avx512_amx::digits::kIntegerProducts<4> }
 const InstructionSet kAvx512Amx = {"AVX512_AMX", REPJAX_KERNELS_OF(avx512), REPJAX_WORDS,
-                                   REPJAX_DIGITS};
+                                   REPJAX_DIGITS, &avx512_amx::digits::kExactProducts};
 #endif
 const InstructionSet kAvx2 = {"AVX2", REPJAX_KERNELS_OF(avx2)};
 #elif defined(__aarch64__)
@@ -263,8 +264,8 @@ std::vector<const InstructionSet*> instruction_sets() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
   if (avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
 #if defined(REPJAX_AMX)
-    using avx512_amx::digits::correct;
-    static const bool amx = repjax_has_amx() && correct<3>() && correct<4>();
+    using namespace avx512_amx::digits;
+    static const bool amx = repjax_has_amx() && correct<3>() && correct<4>() && exact_correct();
     if (amx) all.push_back(&kAvx512Amx);
 #endif
     all.push_back(&kAvx512Vnni);

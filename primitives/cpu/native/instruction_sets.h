@@ -128,6 +128,40 @@ struct Running {
 // The one NaN, and what is in the place of a result that is not known: no number and not that NaN.
 constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
 
+// A bound of the errors of the results of a row: the sum of up to three products of what the row has
+// and what the columns have.
+struct Bound {
+  int pairs;
+  double row[3];
+  const double* column[3];
+};
+
+// What is added up of rows or columns: squares of the terms, and of what is lost of them, and of the
+// units, for each term.
+struct Norms {
+  double *squares, *losses, *units;
+};
+
+// exact_digits-inl.h: sums of products of float32 numbers in blocks, each with a grid of its own.
+struct ExactProducts {
+  int lanes;           // columns of a tile
+  int64_t rows, step;  // rows of a tile, and what terms are filled up to
+  int digits;          // bytes of a term
+  int64_t terms;       // the most of a block
+  double dropped;      // units of the row and the column that each term is off by
+  // Make digits of a block, and give the units; false if an element is not finite.
+  bool (*left)(const float* x, const int64_t* at, int64_t rows, int64_t terms, int8_t* to,
+               double* units, const Norms& norms);
+  bool (*right)(const float* x, const int64_t* at, int64_t terms, int64_t columns, int8_t* to,
+                double* units, const Norms& norms);
+  void (*tile)(int64_t terms, const int8_t* left, const int8_t* right, int64_t rows,
+               const double* row_units, const double* column_units, double* to, int64_t row,
+               bool first);
+  // What a thread does before and after it computes tiles.
+  void (*begin)();
+  void (*end)();
+};
+
 constexpr int32_t kNoStep = 128;  // of zeros, and of what is not finite
 
 // exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
@@ -147,7 +181,7 @@ struct Exact {
   void (*steps)(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
                 int32_t* least);
   // To nearest even, and to odd: rounds what is sure, and says which are not.
-  int64_t (*round_sure[2])(const double* s, int64_t n, double row, const double* column, float* to,
+  int64_t (*round_sure[2])(const double* s, int64_t n, const Bound& bound, float* to,
                            int32_t* unsure);
   void (*round_one[2])(double x, float* to);
   // Sums with what each addition loses.
@@ -352,6 +386,7 @@ struct InstructionSet {
   // For integers of up to 22 bits, and of more, where there are such instructions.
   const IntegerProducts<int16_t>* words[2] = {};
   const IntegerProducts<int8_t>* digits[2] = {};
+  const ExactProducts* exact_digits = nullptr;
 };
 
 // The one that is used, and whether the processor notes that operands of its multiply-adds are

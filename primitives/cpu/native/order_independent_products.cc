@@ -162,22 +162,6 @@ struct Scales {
   }
 };
 
-// Calls begin() when it is made, and end() when it goes.
-class During {
- public:
-  During(void (*begin)(), void (*end)()) : end_(end) {
-    if (begin) begin();
-  }
-  ~During() {
-    if (end_) end_();
-  }
-  During(const During&) = delete;
-  During& operator=(const During&) = delete;
-
- private:
-  void (*end_)();
-};
-
 // The results out[g, m0 : m1, n0 : n1], from integers of t bits; `integers` are those of lhs, or
 // null.  Elements that are not finite have any integers, which only enter results that are
 // replaced.

@@ -99,7 +99,7 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
       }
       int32_t unsure[kColumns];
       const double unit = (count + kMoreTerms) * kUnit * slack;
-      const int64_t left = set.round_sure[odd](sums, here, unit, magnitudes, to, unsure);
+      const int64_t left = set.round_sure[odd](sums, here, {1, {unit}, {magnitudes}}, to, unsure);
       for (int64_t l = 0; l < left; ++l) {
         const int64_t j = unsure[l];
         if (!std::isfinite(sums[j]) || lost[j] == 0) {

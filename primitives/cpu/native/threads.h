@@ -42,6 +42,22 @@ class IeeeArithmetic {
 #endif
 };
 
+// Calls begin() when it is made, and end() when it goes.
+class During {
+ public:
+  During(void (*begin)(), void (*end)()) : end_(end) {
+    if (begin) begin();
+  }
+  ~During() {
+    if (end_) end_();
+  }
+  During(const During&) = delete;
+  During& operator=(const During&) = delete;
+
+ private:
+  void (*end_)();
+};
+
 // How many threads so much work repays: those of the pool, each with at least `least`, since waking
 // a thread takes it about 10 microseconds; without a pool, this one.
 int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least);
