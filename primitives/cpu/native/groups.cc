@@ -30,10 +30,16 @@ struct Blocks {
 // encoded: how many groups there are, and the bytecode of each.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
+  // Whose memory goes from call to call: of a small call, getting it takes the longest.
+  thread_local std::vector<Bytecode> groups;
+  thread_local std::vector<Input> inputs;
+  thread_local std::vector<Output> outputs;
+  thread_local std::vector<Blocks> parts;
   const int64_t* next = encoded.begin();
-  std::vector<Bytecode> groups(*next++);
-  std::vector<Input> inputs(args.size());
-  std::vector<Output> outputs(rets.size());
+  groups.resize(*next++);
+  inputs.resize(args.size());
+  outputs.resize(rets.size());
+  parts.clear();
   size_t input = 0, output = 0;
   for (Bytecode& code : groups) {
     if (input + next[1] > args.size() || output + next[2] > rets.size()) {
@@ -48,7 +54,6 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     }
   }
 
-  std::vector<Blocks> parts;
   int64_t operations = 0;
   for (const Bytecode& code : groups) {
     const int64_t here = code.size * code.cost();
@@ -61,8 +66,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     operations += here;
   }
   const Elementwise& set = instruction_set().elementwise;
-  share(&pool, parts.size(), operations, kThread, [&](int64_t i) {
-    evaluate(*parts[i].code, set, parts[i].begin, parts[i].end);
+  share(&pool, parts.size(), operations, kThread, [of = parts.data(), &set](int64_t i) {
+    evaluate(*of[i].code, set, of[i].begin, of[i].end);
   });
   return ffi::Error::Success();
 }

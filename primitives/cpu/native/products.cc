@@ -75,6 +75,8 @@ int64_t Dimension::last_offset(int of) const {
 namespace {
 
 constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 cache
+constexpr int64_t kTermsOfRow = 64;    // of a block of one row, which reads runs of a large operand
+constexpr int64_t kSmall = 1 << 17;    // elements of the part of one that is not large
 constexpr int64_t kRows = 480;         // of a block of m: their terms stay in the L2 cache, too
 constexpr int64_t kColumns = 512;      // of a block of n
 constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
@@ -107,7 +109,9 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
 
   const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
   const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
-  const int64_t terms = std::max<int64_t>(1, std::min(kTerms, p.k.size));
+  const bool one_row = rows == 1 && unpacked && all_together;
+  const int64_t most = one_row && columns * p.k.size > kSmall ? kTermsOfRow : kTerms;
+  const int64_t terms = std::max<int64_t>(1, std::min(most, p.k.size));
   if (raw[kLhs] || raw[kRhs]) std::iota(one_by_one, one_by_one + terms, 0);
 
   // Panels whose columns do not lie together in the result have their own accumulators.
@@ -151,7 +155,7 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
     int64_t j = 0;
-    if (rows == 1 && unpacked && all_together) {  // the columns of all panels that are full
+    if (one_row) {  // the columns of all panels that are full
       const float* const left[] = {left_row(0)};
       const int64_t left_over = columns % set.lanes;
       const int64_t end = left_over ? (panels - 1) * width : columns;

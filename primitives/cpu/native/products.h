@@ -121,9 +121,10 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
   const int64_t reused = std::max<int64_t>(4, std::min(p.m.size, p.n.size));
   const double operations = double(p.g.size) * std::max(p.m.size, p.n.size) * reused * p.k.size;
   const int64_t threads = useful_threads(pool, operations, kThread);
-  // Blocks for all threads, and some more, for those that come late.
-  const int64_t wanted = threads == 1 ? 1 : 4 * threads;
   const int64_t m = p.m.size, n = p.n.size;
+  // Blocks for all threads, and some more, for those that come late.  Those of one row, which only
+  // read, are fewer, so that what they read lies together for longer, and is fetched ahead.
+  const int64_t wanted = threads == 1 ? 1 : (m == 1 ? 2 : 4) * threads;
   const int64_t parts = blocks_of(m, rows);  // of equal sizes
   rows = parts <= 1 ? m : round_up(blocks_of(m, parts), tile);
   columns = std::min(n, columns);

@@ -6,7 +6,8 @@
 // most n * 2**(E - precision - 1); and the former is off by at most n**2 * 2**(E - 52), since it is
 // smaller than n * 2**(E + 1).
 //
-// Updates need not be canonical: subnormal ones are zeros here, of either sign, which no sum tells.
+// Updates need not be canonical: the arithmetic flushes, so that subnormal ones are zeros, of either
+// sign, which no sum tells.
 
 typedef uint32_t UnsignedHalf __attribute__((vector_size(2 * kLanes)));
 
@@ -27,6 +28,13 @@ struct Updates {
 };
 typedef Updates<Wide, several::BitsPart, UnsignedHalf> UpdatesOfColumns;
 typedef Updates<double, int32_t, uint32_t> UpdatesOfOne;
+
+// The bits of magnitudes, 0 of what arithmetic flushes.
+template <class V>
+static inline Integers<V> normal_magnitude(V u) {
+  const Integers<V> m = magnitude(u);
+  return m & (m >= (Integers<V>{} + 0x00800000));
+}
 
 // 2**exponent.
 static inline Wide power_of_two(several::LongPart exponent) {
@@ -50,25 +58,28 @@ static inline int32_t rounded(double x) {
   return (bits & 0x7FFFFFFF) > 0x00800000 ? bits : 0;
 }
 
+// Whether the sums of n updates are exact, and those on the grids as well.
+template <class Sum, class Largest, class Smallest>
+static inline Largest is_exact(const Updates<Sum, Largest, Smallest>& u, double n, int precision) {
+  const Largest largest = u.largest >> 23, smallest = as<Largest>(-u.smallest) >> 23;
+  return (largest - smallest <= Largest{} + (n <= 0x1p14 ? precision - 23 : -1)) &
+         (u.largest < Largest{} + 0x7F800000);
+}
+
 // The rounded sums of n updates, and whether they are surely those on the grids.
 template <class Sum, class Largest, class Smallest>
 static inline auto round_sums(const Updates<Sum, Largest, Smallest>& u, double n, int precision,
                               Largest& sum) {
-  const Largest largest = u.largest >> 23, smallest = as<Largest>(-u.smallest) >> 23;
   const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
-  const Sum error = power_of_two(widened(largest) - 127) * slack;
+  const Sum error = power_of_two(widened(u.largest >> 23) - 127) * slack;
   sum = rounded(u.sum);
-  const auto exact = largest - smallest <= Largest{} + (n <= 0x1p14 ? precision - 23 : -1);
   const auto alike = rounded(u.sum - error) == rounded(u.sum + error);
-  return (exact | alike) & (u.largest < Largest{} + 0x7F800000);
+  return is_exact(u, n, precision) | (alike & (u.largest < Largest{} + 0x7F800000));
 }
 
-static inline bool all(several::BitsPart mask, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (!mask[i]) return false;
-  }
-  return true;
-}
+// Of a mask.
+static inline bool all(several::BitsPart mask) { return !any(as<Wide>(widened(~mask))); }
+static inline bool all(int32_t mask) { return mask; }
 
 // The sums of load(i) over i < count, on the grids.
 template <class Load>
@@ -112,14 +123,17 @@ static inline void add_columns(const float* x, Load load, int64_t count, int pre
 #pragma GCC unroll 4
     for (int j = 0; j < kParts; ++j) {
       const Narrow u = load(i, j);
-      sums[j].add(wide(u), magnitude(u));
+      sums[j].add(wide(u), normal_magnitude(u));
     }
   }
+  several::BitsPart exact = ~several::BitsPart{};
+  for (int j = 0; j < kParts; ++j) exact &= is_exact(sums[j], count, precision);
+  const bool all_exact = all(exact);
   for (int j = 0; j < kParts; ++j) {
     const int64_t n = kParts == 1 ? here : kHalf;
-    several::BitsPart sum;
-    const several::BitsPart sure = round_sums(sums[j], count, precision, sum);
-    if (!all(sure, n)) sum = sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
+    several::BitsPart sum = rounded(sums[j].sum);
+    const bool sure = all_exact || all(round_sums(sums[j], count, precision, sum));
+    if (!sure) sum = sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
     Narrow y = {};
     __builtin_memcpy(&y, x + j * kHalf, sizeof(float) * n);
     y += as<Narrow>(sum);
@@ -133,10 +147,12 @@ static void add_updates(const float* x, const float* updates, const int32_t* at,
   constexpr int64_t kHalf = kLanes / 2;
   const auto from = [=](int64_t c) {
     return [=](int64_t i, int j) {
-      __builtin_prefetch(updates + at[i + kUpdatesAhead] * width + c + j * kHalf);
+      if (j * kHalf % 16 == 0) {  // a line
+        __builtin_prefetch(updates + at[i + kUpdatesAhead] * width + c + j * kHalf);
+      }
       Narrow u;
       __builtin_memcpy(&u, updates + at[i] * width + c + j * kHalf, sizeof u);
-      return as<Narrow>(flush(u));
+      return u;
     };
   };
   int64_t c = 0;
@@ -153,7 +169,7 @@ static void add_updates(const float* x, const float* updates, const int32_t* at,
   const auto load_rest = [=](int64_t i, int) {
     Narrow u = {};
     __builtin_memcpy(&u, updates + at[i] * width + c, sizeof(float) * (width - c));
-    return as<Narrow>(flush(u));
+    return u;
   };
   add_columns<1>(x + c, load_rest, count, precision, width - c, to + c);
 }
@@ -183,23 +199,20 @@ struct Row {
 };
 
 // Adds updates[k] to row at[k] of n, if there is one, for k in [begin, end).
-template <bool kOne>
-static void add_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
-                         uint32_t n, int64_t of_row, int64_t width, char* table) {
+static void add_rows_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
+                              uint32_t n, int64_t of_row, int64_t width, char* table) {
   constexpr int64_t kHalf = kLanes / 2;
-  if (kOne) width = 1;
   for (int64_t k = begin; k < end; ++k) {
     if (uint32_t(at[k]) >= n) continue;
     const Row row(table + at[k] * of_row, width);
     const float* const from = updates + k * width;
     ++*row.count;
     int64_t c = 0;
-    for (; !kOne && c + kHalf <= width; c += kHalf) {
+    for (; c + kHalf <= width; c += kHalf) {
       Narrow u;
       __builtin_memcpy(&u, from + c, sizeof u);
-      u = as<Narrow>(flush(u));
       UpdatesOfColumns of = row.columns(c);
-      of.add(wide(u), magnitude(u));
+      of.add(wide(u), normal_magnitude(u));
       __builtin_memcpy(row.sum + c, &of.sum, sizeof of.sum);
       __builtin_memcpy(row.largest + c, &of.largest, sizeof of.largest);
       __builtin_memcpy(row.smallest + c, &of.smallest, sizeof of.smallest);
@@ -215,10 +228,32 @@ static void add_in_table(const float* updates, const int32_t* at, int64_t begin,
   }
 }
 
+// The same of rows of one element, whose integers are one vector.
+static void add_elements_in_table(const float* updates, const int32_t* at, int64_t begin,
+                                  int64_t end, uint32_t n, int64_t of_row, char* table) {
+  typedef uint32_t Four __attribute__((vector_size(16)));
+  for (int64_t k = begin; k < end; ++k) {
+    if (uint32_t(at[k]) >= n) continue;
+    const Row row(table + at[k] * of_row, 1);
+    const float u = std::fabs(updates[k]) < 0x1p-126f ? 0 : updates[k];
+    const uint32_t magnitude = as<uint32_t>(u) & 0x7FFFFFFF;
+    *row.sum += u;
+    // The largest, the smallest, the count, and what follows it.
+    const Four of_one = {magnitude, -magnitude, 0, 0}, one_more = {0, 0, 1, 0};
+    Four of;
+    __builtin_memcpy(&of, row.largest, sizeof of);
+    of = (of > of_one ? of : of_one) + one_more;
+    __builtin_memcpy(row.largest, &of, sizeof of);
+  }
+}
+
 static void add_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
                          int64_t n, int64_t of_row, int64_t width, char* table) {
-  const auto add = width == 1 ? add_in_table<true> : add_in_table<false>;
-  add(updates, at, begin, end, uint32_t(n), of_row, width, table);
+  if (width == 1) {
+    add_elements_in_table(updates, at, begin, end, uint32_t(n), of_row, table);
+  } else {
+    add_rows_in_table(updates, at, begin, end, uint32_t(n), of_row, width, table);
+  }
 }
 
 static void merge_tables(char* more, int64_t n, int64_t of_row, int64_t width, char* table) {
@@ -243,7 +278,7 @@ static bool finish_row(const float* x, char* at, int64_t width, int precision, f
   int64_t c = 0;
   for (; c + kHalf <= width; c += kHalf) {
     several::BitsPart sum;
-    sure &= all(round_sums(row.columns(c), n, precision, sum), kHalf);
+    sure &= all(round_sums(row.columns(c), n, precision, sum));
     __builtin_memcpy(row.largest + c, &sum, sizeof sum);
   }
   for (; c < width; ++c) {

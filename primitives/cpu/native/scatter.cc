@@ -36,37 +36,53 @@ struct Problem {
   int64_t n, windows, width;
   int precision;
   float* out;  // where the operand is
-
-  bool inside(int64_t k) const { return row[k] >= 0 && row[k] < n; }
 };
 
-// Calls row(r, at, count) for each row, by the lists of its updates: those of all rows, or of rows of
-// which `only` is not 0.
+// Calls row(r, at, count) for each row that has updates, by the list of these, and in arithmetic that
+// flushes: of all rows, or of rows of which `only` is not 0.
 template <class Row>
 void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
-  const auto takes = [&](int64_t k) { return p.inside(k) && (!only || only[p.row[k]]); };
-  std::vector<int32_t> first(p.n + 1);
-  for (int64_t k = 0; k < p.windows; ++k) {
-    if (takes(k)) ++first[p.row[k] + 1];
-  }
-  for (int64_t r = 0; r < p.n; ++r) first[r + 1] += first[r];
-  std::vector<int32_t> order(first[p.n] + kUpdatesAhead), next(first.begin(), first.end() - 1);
-  for (int64_t k = 0; k < p.windows; ++k) {
-    if (takes(k)) order[next[p.row[k]]++] = int32_t(k);
-  }
+  const double work = 2.0 * p.windows * p.width;
+  const int64_t parts = std::min(p.n, useful_threads(pool, work, kThread));
+  int32_t* const first = scratch<kOffsets, int32_t>(2 * p.n + 2 * p.windows + parts + kUpdatesAhead);
+  int32_t* const next = first + p.n;
+  int32_t* const kept = next + p.n;
+  int32_t* const order = kept + p.windows + parts;
+  std::fill_n(order + p.windows, kUpdatesAhead, 0);
+  // A counting sort: each part sorts the updates of its rows, which go behind those of the parts
+  // before.  What is not of its rows it leaves out without a branch, which no processor foretells.
+  in_parallel(pool, parts, parts, [=, &p](int64_t part) {
+    const int64_t begin = part * p.n / parts, end = (part + 1) * p.n / parts;
+    const auto is_below = [&](int64_t k, int64_t r) { return uint32_t(p.row[k]) < uint32_t(r); };
+    int32_t before = 0;
+    for (int64_t k = 0; begin > 0 && k < p.windows; ++k) before += is_below(k, begin);
+    int32_t* const mine = kept + before + part;  // and one that is left out
+    int64_t count = 0;
+    for (int64_t k = 0; k < p.windows; ++k) {
+      mine[count] = int32_t(k);
+      count += uint32_t(p.row[k]) - uint32_t(begin) < uint32_t(end - begin);
+    }
+    std::fill(next + begin, next + end, 0);
+    for (int64_t i = 0; i < count; ++i) ++next[p.row[mine[i]]];
+    for (int64_t r = begin; r < end; ++r) {
+      first[r] = before;
+      before += next[r];
+      next[r] = first[r];
+    }
+    for (int64_t i = 0; i < count; ++i) order[next[p.row[mine[i]]]++] = mine[i];
+  });
   const int64_t together = std::max<int64_t>(1, kBlock / p.width);
-  share(pool, blocks_of(p.n, together), 2.0 * first[p.n] * p.width, kThread, [&](int64_t block) {
+  share(pool, blocks_of(p.n, together), work, kThread, [=, &p](int64_t block) {
+    const IeeeArithmetic ieee(true);
     const int64_t end = std::min(p.n, (block + 1) * together);
     for (int64_t r = block * together; r < end; ++r) {
-      row(r, order.data() + first[r], first[r + 1] - first[r]);
+      if (first[r] < next[r] && (!only || only[r])) row(r, order + first[r], next[r] - first[r]);
     }
   });
 }
 
 void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
   for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
-    if (count == 0) return;
-    const IeeeArithmetic ieee;
     float* const to = p.out + r * p.width;
     set.add(to, p.updates, at, count, p.width, p.precision, to);
   });
@@ -76,7 +92,6 @@ void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, co
 void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, double slack, bool odd) {
   for_rows(pool, p, nullptr, [&](int64_t r, const int32_t* at, int64_t count) {
     constexpr int64_t kColumns = 64;
-    const IeeeArithmetic ieee(true);
     for (int64_t c = 0; c < p.width; c += kColumns) {
       const int64_t here = std::min(kColumns, p.width - c);
       float* const to = p.out + r * p.width + c;
@@ -124,7 +139,7 @@ void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, 
   const int64_t threads = several ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
   char* const tables = scratch<kSums, char>(size * threads);
   in_parallel(pool, threads, threads, [&](int64_t i) {
-    const IeeeArithmetic ieee;
+    const IeeeArithmetic ieee(true);
     char* const table = tables + i * size;
     std::memset(table, 0, size);
     set.add_in_table(p.updates, p.row, i * p.windows / threads, (i + 1) * p.windows / threads, p.n,
@@ -137,7 +152,7 @@ void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, 
   std::atomic<bool> any{false};
   const int64_t together = std::max<int64_t>(1, kBlock / p.width);
   share(pool, blocks_of(p.n, together), 4.0 * p.n * p.width, kThread, [&](int64_t block) {
-    const IeeeArithmetic ieee;
+    const IeeeArithmetic ieee(true);
     const int64_t end = std::min(p.n, (block + 1) * together);
     for (int64_t r = block * together; r < end; ++r) {
       float* const to = p.out + r * p.width;
@@ -166,7 +181,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
     return ffi::Error::Success();
   }
   const Scatter& set = instruction_set().scatter;
-  const int64_t of_row = round_up(width * 16 + 4, 8);
+  const int64_t of_row = width == 1 ? 32 : round_up(width * 16 + 4, 8);
   if (p.n <= 2 * windows && (width < kNarrow || p.n * of_row <= kTable)) {
     add_in_tables(&pool, p, set, of_row);
   } else {
