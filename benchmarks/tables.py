@@ -30,11 +30,15 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
-#: The runs of benchmarks/speed.py: of all cases, and of other libraries.
+#: The runs of benchmarks/speed.py, of all cases and of other libraries, and that on an Intel
+#: processor with AMX.
 SPEED = {
     "speed": "--minutes 6",
     "speed-libraries": "--only libraries",
 }
+SPEED_AMX = {"speed-amx": "--minutes 6"}
+#: The runs of benchmarks/exact.py, by the kernel that they are of.
+EXACT = {"AVX-512": "exact", "AMX": "exact-amx"}
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
 
 #: The cases of benchmarks/cpu.py that reduce rows or columns.
@@ -164,7 +168,8 @@ def _link(name: str) -> str:
 def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
-    programs |= {name: name for name in ("devices", "training", "exact")}
+    programs |= {name: name for name in ("devices", "training")}
+    programs |= dict.fromkeys(EXACT.values(), "exact")
     programs |= {"gpt2-speed": "gpt2", "gpt2-bits": "gpt2"}
     rows = []
     for name, program in programs.items():
@@ -175,7 +180,7 @@ def measured() -> str:
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])
-    for name, options in SPEED.items():
+    for name, options in (SPEED | SPEED_AMX).items():
         info = heading(name)
         command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
         busy = float(info["other work"].removesuffix(" cores")) > 0.1
@@ -330,16 +335,25 @@ def speed_groups() -> str:
     return groups_of(_speed())
 
 
+def speed_groups_amx() -> str:
+    """The same on a processor with AMX."""
+    return groups_of(read("speed-amx")[0])
+
+
 def speed_over_bars() -> str:
     """Those of them that miss their bars."""
     return over_bars(_speed())
 
 
 def exact_times() -> str:
-    """Products, sums and training steps in the order exact."""
-    titles = ["default / plain", "exact / plain"]
-    rows = ([name, *(row[title] for title in titles)] for name, row in cases("exact").items())
-    return table(["case", *titles], rows)
+    """Products, sums and training steps in the default orders and in the order exact."""
+    runs = {kernel: cases(name) for kernel, name in EXACT.items()}
+    titles = {"default": "default / plain", "exact": "exact / plain"}
+    rows = (
+        [case, *(run[case][title] for run in runs.values() for title in titles.values())]
+        for case in runs["AVX-512"]
+    )
+    return table(["case", *(f"{kernel}, {order}" for kernel in runs for order in titles)], rows)
 
 
 def exact_errors() -> str:
@@ -479,7 +493,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured),
-        *(speed_groups, speed_over_bars),
+        *(speed_groups, speed_groups_amx, speed_over_bars),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 
