@@ -15,8 +15,7 @@ from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import View, broadcast_axes, seen, view_of
 
-#: A square root takes XLA a detour through float64.
-_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, "sqrt"))
+_LONG = frozenset(PREFIX + name for name in ELEMENTARY)
 
 CPU = Kernels(
     "cpu",

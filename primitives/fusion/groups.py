@@ -452,8 +452,8 @@ def _large(variables) -> set[Any]:
 
 
 #: Elements of an array over which a pass costs less than compiling a loop; operations that are
-#: worth a pass over an array of any size that nothing is fused with, and over a larger one.
-_SMALL, _SEVERAL, _MANY = 1 << 15, 4, 8
+#: worth a pass over a larger one.
+_SMALL, _MANY = 1 << 15, 8
 #: Additions that take as long as an elementary function.
 _LONG = 32
 #: Calls, which XLA fuses with nothing.
@@ -489,7 +489,7 @@ def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
         return True
     if size <= kernels.large and cost >= _MANY:
         return True
-    return (cost >= _SEVERAL or size <= 4 * kernels.large) and not _loops(neighbours)
+    return size <= 4 * kernels.large and not _loops(neighbours)
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
