@@ -36,7 +36,7 @@ SPEED = {
     "speed": "--minutes 6",
     "speed-libraries": "--only libraries",
 }
-SPEED_AMX = {"speed-amx": "--minutes 6"}
+SPEED_AMX = {"speed-amx": "--minutes 4"}
 #: The runs of benchmarks/exact.py, by the kernel that they are of.
 EXACT = {"AVX-512": "exact", "AMX": "exact-amx"}
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
@@ -382,6 +382,7 @@ def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
     order = (
         "lenet1",
         "lenet5",
+        "lenet5-50",
         "devices",
         "resnet38",
         "resnet56",
