@@ -321,27 +321,8 @@ def test_exact_products(data, terms, amx):
     assert not EMULATOR or terms < 255 or amx() > before
 
 
-def _lost_of_columns():
-    """Half a unit each, beside 2**37 units: all of it is lost."""
-    terms = 200
-    x = np.full(terms, 2.0**37)
-    y = np.full(terms, 0.5)
-    y[0] = 2.0**37
-    return x, y
-
-
-@needs_amx
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("slack", [1.0, 0.25])
-def test_the_bound_of_what_is_lost(slack, swapped, amx, monkeypatch):
-    """The float32 number's lower half of a unit is lost; a weaker bound does not see it."""
-    x, y = _lost_of_columns()
-    # The lost sum and three quarters of it less, above the middle of two float32 numbers.
-    lost = 199 * 2**36
-    x, y = np.append(x, 2.0**26), np.append(y, 2.0**24)
-    x, y = np.append(x, -(2.0**24)), np.append(y, round(0.75 * lost / 2**24))
-    exact_sum = sum(int(2 * a) * int(2 * b) for a, b in zip(x, y, strict=True)) / 4
-    assert exact_sum > 2**74 + 2**50
+def _finds(x, y, slack, monkeypatch, swapped=False):
+    """Whether the exact product of x, in all rows, and y, in all columns, is that above the tie."""
     # A number of many bits, lest float64 be chosen, times zero.
     x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
     a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
@@ -354,7 +335,23 @@ def test_the_bound_of_what_is_lost(slack, swapped, amx, monkeypatch):
             return kernel.exact_dot_general(a, b, dimension_numbers=MATRIX)
 
     found = np.asarray(jax.jit(compute)(a, b))
-    assert (found == np.float32(2.0**74 + 2.0**51)).all() == (slack == 1)
+    return (found == np.float32(2.0**74 + 2.0**51)).all()
+
+
+@needs_amx
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("slack", [1.0, 0.25])
+def test_the_bound_of_what_is_lost(slack, swapped, amx, monkeypatch):
+    """The float32 number's lower half of a unit is lost; a weaker bound does not see it."""
+    x, y = np.full(200, 2.0**37), np.full(200, 0.5)  # half a unit beside 2**37 units
+    y[0] = 2.0**37
+    # The lost sum and three quarters of it less, above the middle of two float32 numbers.
+    lost = 199 * 2**36
+    x, y = np.append(x, 2.0**26), np.append(y, 2.0**24)
+    x, y = np.append(x, -(2.0**24)), np.append(y, round(0.75 * lost / 2**24))
+    exact_sum = sum(int(2 * a) * int(2 * b) for a, b in zip(x, y, strict=True)) / 4
+    assert exact_sum > 2**74 + 2**50
+    assert _finds(x, y, slack, monkeypatch, swapped) == (slack == 1)
 
 
 @needs_amx
@@ -374,17 +371,7 @@ def test_the_bound_of_what_is_left_out(slack, amx, monkeypatch):
         need -= need >> shift << shift
     exact_sum = sum(int(p) * int(q) for p, q in zip(x, y, strict=True))
     assert 0 < exact_sum - 2**74 - 2**50 <= left_out // 8
-    # A number of many bits, lest float64 be chosen, times zero.
-    x, y = np.insert(x, 0, 2.0**36 + 2.0**13), np.insert(y, 0, 0.0)
-    a, b = np.tile(np.float32(x), (64, 1)), np.tile(np.float32(y)[:, None], (1, 64))
-    monkeypatch.setattr(kernel, "SLACK", slack)
-
-    def compute(a, b):
-        with jax.enable_x64(True):
-            return kernel.exact_dot_general(a, b, dimension_numbers=MATRIX)
-
-    found = np.asarray(jax.jit(compute)(a, b))
-    assert (found == np.float32(2.0**74 + 2.0**51)).all() == (slack == 1)
+    assert _finds(x, y, slack, monkeypatch) == (slack == 1)
 
 
 @needs_amx
