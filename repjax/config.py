@@ -15,7 +15,8 @@ current thread with :func:`enabled`; before Python starts, by ``REPJAX_ENABLE=1`
 tracing and compilation cache: toggling never serves a stale program.  One hook rewrites
 the final jaxpr, after autodiff, on its way to lowering, where JAX has just turned
 references into values (``jax._src.interpreters.pxla._discharge_refs_jaxpr``).  The hook is
-private, so enabling it checks with canaries that it is alive, and refuses otherwise.
+private, so enabling it checks with canaries that it is alive, and refuses otherwise.  While the
+switch is off, the same hook fuses what explicit functions have bound (:mod:`repjax.segments`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from jax.extend.core import Primitive
 from jax.extend.core import primitives as stock
 from jax.interpreters import ad, mlir
 
-from repjax import cotangents, environment, rewrite
+from repjax import cotangents, environment, rewrite, segments
 from repjax.primitives.core.jax_internals import pxla, random_core, trace_state_clean
 from repjax.primitives.core.tables import (
     PREFIX,
@@ -227,8 +228,7 @@ def _discharge(*args):
     jaxpr, *rest = _stock_discharge(*args)
     for observer in observers:
         observer(jaxpr)
-    if is_enabled():
-        jaxpr = rewrite.rewrite(jaxpr)
+    jaxpr = rewrite.rewrite(jaxpr) if is_enabled() else segments.fused(jaxpr)
     return (jaxpr, *rest)
 
 

@@ -83,16 +83,29 @@ def _bind_on_bytes(equation, operands, params) -> list[Any]:
     return [jax.lax.convert_element_type(x, t) for x, t in zip(results, types, strict=True)]
 
 
+#: Of primitives that are exact stock ones with reproducible derivatives, the stock ones.
+_SEALED: dict[Any, Any] = {}
+
+
 @functools.cache
 def _sealed(primitive, in_float32: bool = False):
     """The primitive as one of repjax: the same, with reproducible derivatives."""
-    return define(
+    sealed = define(
         f"exact_{primitive.name}",
         primitive.bind,
         primitive.bind,
         multiple_results=primitive.multiple_results,
         halves=flush if in_float32 else None,
     )
+    if not in_float32:
+        _SEALED[sealed] = primitive
+    return sealed
+
+
+def unsealed(equation):
+    """The equation with its stock primitive, if that is exact and sealed for derivatives only."""
+    primitive = _SEALED.get(equation.primitive)
+    return equation if primitive is None else equation.replace(primitive=primitive)
 
 
 def _results(context: Context, operands, params) -> list[Any]:

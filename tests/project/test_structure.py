@@ -28,6 +28,7 @@ LAYERS = [
     "repjax.sharding",
     "repjax.rewrite",
     "repjax.cotangents",
+    "repjax.segments",
     "repjax.config",
     "repjax.digests",
     "repjax.information",
