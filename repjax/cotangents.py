@@ -159,8 +159,9 @@ def _one_value(jaxpr, linear: tuple[bool, ...]):
         return jaxpr
     given = (*jaxpr.constvars, *jaxpr.invars)
     unknown = {v for v, is_linear in zip(given, linear, strict=True) if is_linear}
-    #: By canonical variable, the equation that makes it so, and the one form of its value.
-    forms: dict[Any, tuple[Any, Any]] = {}
+    #: By canonical variable, the equation that makes it so, the one form of its value, and the
+    #: equation that moves that to the shardings of its type, if these are others.
+    forms: dict[Any, tuple[Any, Any, Any]] = {}
     #: By value, its one form.
     first: dict[Any, Any] = {}
     equations = []
@@ -169,27 +170,37 @@ def _one_value(jaxpr, linear: tuple[bool, ...]):
         """A canonical form for one use."""
         if isinstance(atom, Literal) or atom not in forms:
             return atom
-        equation, value = forms[atom]
-        result = type(atom)(atom.aval)
-        equations.append(equation.replace(invars=[value], outvars=[result]))
-        return result
+        canonicalized, value, moved = forms[atom]
+        for equation in (canonicalized, moved) if moved else (canonicalized,):
+            result = type(atom)(equation.outvars[0].aval)
+            equations.append(equation.replace(invars=[value], outvars=[result]))
+            value = result
+        return value
 
     def shared(atom):
-        return atom if isinstance(atom, Literal) or atom not in forms else forms[atom][1]
+        if isinstance(atom, Literal) or atom not in forms or forms[atom][2]:
+            return own(atom)
+        return forms[atom][1]
 
     for equation in jaxpr.eqns:
         if not any(not isinstance(v, Literal) and v in unknown for v in equation.invars):
             equations.append(equation)
             continue
         unknown.update(equation.outvars)
+        name = equation.primitive.name
         if equation.primitive is canonicalize_p:
-            value, (form,) = shared(equation.invars[0]), equation.outvars
-            if value not in first:
-                first[value] = first[form] = form
-                equations.append(equation.replace(invars=[value]))
-            forms[form] = equation, first[value]
+            (x,), (result,) = equation.invars, equation.outvars
+            if x not in forms and x not in first:
+                first[x] = result
+                equations.append(equation)
+            forms[result] = forms[x] if x in forms else (equation, first[x], None)
             continue
-        read = shared if equation.primitive.name.startswith(PREFIX) else own
+        if name == "reshard" and equation.invars[0] in forms:
+            (x,), (result,) = equation.invars, equation.outvars
+            canonicalized, form, _ = forms[x]
+            forms[result] = canonicalized, form, None if result.aval == form.aval else equation
+            continue
+        read = shared if name.startswith(PREFIX) else own
         equations.append(equation.replace(invars=[*map(read, equation.invars)]))
     results = [*map(own, jaxpr.outvars)]  # which appends to the equations
     return jaxpr.replace(eqns=equations, outvars=results)

@@ -68,7 +68,8 @@ def explicit(
                 results = map(canonicalize, map(leave, results, jaxpr.out_avals))
                 return match_types(results, jaxpr.out_avals)
 
-            return in_auto_axes(program, operands, jaxpr.out_avals)
+            # What is sharded is canonical, too, so that its cotangents have one sum.
+            return in_auto_axes(program, operands, jaxpr.out_avals, sharded=canonicalize)
 
         try:
             return rebuild(run(None, *operands))

@@ -320,11 +320,14 @@ def test_the_decorator_and_the_switch_are_not_fused_again(monkeypatch):
 # --- devices ------------------------------------------------------------------------------------
 
 
+GRADIENTS = ("gradients", "gradients with plain operations", "gradients of remat")
+
+
 def digests_over_devices() -> dict[str, bool]:
     """For each program over eight devices, whether it has the bits of one device."""
     cases = {
         "jit": (with_plain, jax.jit(with_plain)(X, Y)),
-        "gradients": (gradient(chain), jax.jit(gradient(chain))(X, Y)),
+        **{name: (PROGRAMS[name], jax.jit(PROGRAMS[name])(X, Y)) for name in GRADIENTS},
         "shard_map": (None, jax.jit(chain)(X, Y)),
     }
     same = {}
@@ -333,8 +336,6 @@ def digests_over_devices() -> dict[str, bool]:
         x, y = (jax.device_put(a, NamedSharding(mesh, P("i"))) for a in (X, Y))
         mapped = jax.shard_map(chain, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
         for name, (program, expected) in cases.items():
-            if name == "gradients" and kind is jax.sharding.AxisType.Explicit:
-                continue  # where a value's uses may be added by JAX, with fusion and without
             for is_set in (False, True):
                 with jax.set_mesh(mesh) if is_set else contextlib.nullcontext():
                     found = compiled(program or mapped, x, y)[0]
