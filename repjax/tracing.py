@@ -41,14 +41,14 @@ def trace(
     Derivatives inside ``function`` are the contract's (:mod:`repjax.config`).
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    operands = [jax.numpy.asarray(x) if _is_operand(x) else None for x in leaves]
+    operands = [jax.numpy.asarray(x) if is_operand(x) else None for x in leaves]
 
     # JAX names the function and its arguments in errors, so it is given a function of the user's
     # name and signature, of trees that have None, which is no leaf, for what is static.
     @functools.wraps(function)
     def of_operands(*args, **kwargs):
         given = iter(jax.tree.leaves((args, kwargs)))
-        filled = [next(given) if _is_operand(x) else x for x in leaves]
+        filled = [next(given) if is_operand(x) else x for x in leaves]
         inner_args, inner_kwargs = jax.tree.unflatten(structure, filled)
         return function(*inner_args, **inner_kwargs)
 
@@ -59,7 +59,7 @@ def trace(
     return jaxpr, [x for x in operands if x is not None], rebuild
 
 
-def _is_operand(x) -> bool:
+def is_operand(x) -> bool:
     return isinstance(x, (jax.Array, np.ndarray))
 
 

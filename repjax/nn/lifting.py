@@ -20,7 +20,7 @@ from flax.linen.module import wrap_method_once
 from flax.linen.transforms import decorator_lift_transform
 
 from repjax.config import is_enabled
-from repjax.explicit import explicit
+from repjax.explicit import compiled_when_repeated, explicit
 
 
 def _apart(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -43,9 +43,11 @@ def _apart(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def function(stock: Callable[..., Any]) -> Callable[..., Any]:
     """A reproducible, differentiable twin of a function of arrays."""
 
+    apart = compiled_when_repeated(functools.partial(_apart, stock), stock)
+
     @functools.wraps(stock)
     def twin(*args, **kwargs):
-        return stock(*args, **kwargs) if is_enabled() else _apart(stock, *args, **kwargs)
+        return stock(*args, **kwargs) if is_enabled() else apart(*args, **kwargs)
 
     return twin
 

@@ -15,7 +15,7 @@ from jax import lax
 
 import repjax
 from helpers.bits import assert_same_bits, normal, same_bits
-from repjax import nn
+from repjax import explicit, nn
 from repjax.primitives.operations.elementary import table as elementary
 
 A, B, V = normal((4, 4)), normal((4, 4), 1), normal(4, 2)
@@ -450,3 +450,90 @@ def test_functions_are_the_stock_functions_made_reproducible(name):
 def test_functions_have_the_signatures_of_the_stock_functions():
     for key, stock, *_ in FUNCTIONS.values():
         assert inspect.signature(getattr(nn, key)) == inspect.signature(stock), key
+
+
+# --- calls outside of what JAX traces -----------------------------------------------------
+
+
+@pytest.fixture
+def found_calls(monkeypatch):
+    """The kinds of calls from here on."""
+    found = []
+
+    class Calls(explicit._Calls):
+        def __init__(self):
+            found.append(self)
+
+    monkeypatch.setattr(explicit, "_Calls", Calls)
+    explicit._calls.cache_clear()
+    yield found
+    explicit._calls.cache_clear()
+
+
+def compiled_calls(found) -> int:
+    return sum(calls.compiled is not None for calls in found)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_calls_that_are_compiled(name, found_calls):
+    args, kwargs = CALLS[name]
+    function = getattr(repjax.lax, name)
+    results = [function(*args, **kwargs) for _ in range(4)]
+    for result in results[1:]:
+        assert_same_bits(result, results[0], name)
+        assert jax.tree.map(jax.typeof, result) == jax.tree.map(jax.typeof, results[0])
+    assert len(found_calls) == compiled_calls(found_calls) == (name != "reduce_window")
+
+
+def of_ones(found) -> list[jax.Array]:
+    """Results for static arguments that are equal, and of other types."""
+    ones = (1, 1.0, np.int8(1), np.float32(1), np.float16(1))
+    results = [repjax.lax.abs(one) for one in ones * 4]
+    assert compiled_calls(found) == len(found)
+    return results
+
+
+def test_static_arguments_that_are_equal(found_calls, monkeypatch):
+    results = of_ones(found_calls)
+    assert len(found_calls) == 5
+    types = [(x.dtype, x.weak_type) for x in results]
+    assert types == types[:5] * 4 and len(set(types)) == 5
+    found_calls.clear()
+    explicit._calls.cache_clear()
+    monkeypatch.setattr(explicit, "_key", lambda x: x)
+    assert [(x.dtype, x.weak_type) for x in of_ones(found_calls)] != types
+
+
+def test_compiled_calls_follow_the_options(found_calls):
+    x = normal(10_000)
+
+    def sums():
+        return [repjax.lax.reduce_sum(x, (0,)) for _ in range(3)]
+
+    default = sums()
+    with repjax.enabled(False, accumulation="sequential"):
+        sequential = sums()
+    given = [repjax.lax.reduce_sum(x, (0,), accumulation="sequential") for _ in range(3)]
+    assert not same_bits(default[0], sequential[0])
+    for result in (*sequential, *given):
+        assert_same_bits(result, sequential[0])
+    assert_same_bits(sums(), default)
+    assert compiled_calls(found_calls) == 2
+
+
+def test_what_is_not_compiled(found_calls):
+    """A function that may be another one the next time, and calls that JAX traces."""
+    factor = np.float32(2)
+    twin = explicit.explicit(lambda x: x * factor)
+    results = [twin(A) for _ in range(3)]
+    factor = np.float32(3)
+    assert not same_bits(twin(A), results[0])
+    for _ in range(3):
+        jax.vmap(repjax.lax.exp)(A)
+        jax.grad(repjax.lax.exp)(A[0, 0])
+    assert not found_calls
+    with pytest.raises(TypeError, match="reduce_precision"):
+        repjax.lax.reduce_precision(A)
+    for _ in range(4):
+        with pytest.raises(TypeError, match="shapes"):
+            repjax.lax.add(A, A[:2])
