@@ -30,6 +30,7 @@ OF_ONE_VERSION = {
     *("accumulator", "chen", "exact", "first_tries", "fourier_kernel"),
     *("example", "fuzz", "gpu_benchmark", "gpu_kernels", "guideline", "halves", "linalg"),
     *("language_example", "gpt2_benchmark", "speed_benchmark", "reinforcement_example", "weights"),
+    "scaling_benchmark",
     *("native", "order_independent", "partition", "products", "prove", "ptx", "ptx_emulator"),
     *("fpna_study", "repdl_study", "torch_parameters", "workaround_study"),
     *("repdl", "report", "rows", "runs", "samplers", "shapes", "special", "structure"),
