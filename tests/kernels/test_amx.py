@@ -375,6 +375,24 @@ def test_the_bound_of_what_is_left_out(slack, amx, monkeypatch):
 
 
 @needs_amx
+@pytest.mark.parametrize("slack", [1.0, 0.25])
+def test_the_bound_of_float64_additions(slack, amx, monkeypatch):
+    """Each block but two adds half a unit of the sum, which is lost; a weaker bound misses it."""
+    terms, blocks = 256, 34
+    x, y = (np.zeros((blocks, terms)) for _ in range(2))
+    x[0], y[0] = 2.0**37, 2.0**29  # of which the first is replaced
+    x[2:, 0], y[2:, 0] = 2.0**10, 2.0**11
+    lost = (blocks - 2) * 2**21
+    # To the tie above 2**74, less three quarters of what is lost.
+    x[1, :3] = 2.0**37, 2.0**29, -(0.75 * lost / 2**11)
+    y[1, :3] = 2.0**29, 2.0**21, 2.0**11
+    x, y = x.ravel()[1:], y.ravel()[1:]
+    exact_sum = sum(int(p) * int(q) for p, q in zip(x, y, strict=True))
+    assert exact_sum - 2**74 - 2**50 == lost / 4
+    assert _finds(x, y, slack, monkeypatch) == (slack == 1)
+
+
+@needs_amx
 def test_it_is_the_best(monkeypatch):
     assert library.instruction_sets()[0] == NAME
     library.in_use.cache_clear()

@@ -115,6 +115,19 @@ def is_whole(x):
     return (np.rint(x) == x) | np.isnan(x)
 
 
+def are_float32(x):
+    return (x.astype(np.float32) == x) | np.isnan(x)
+
+
+def drawn_sum(terms, draws: np.random.Generator):
+    """The float64 sum along the first axis, by a drawn tree of additions that are rounded."""
+    parts = list(draws.permutation(terms))
+    while len(parts) > 1:
+        i = draws.integers(len(parts) - 1)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return parts[0]
+
+
 def are_exact(operands, results):
     """Where float64 operands are integers and the results small ones; or infinite or NaN."""
     small = [~(np.abs(x) >= 2.0**53) | ~np.isfinite(x) for x in results]

@@ -39,7 +39,8 @@ class Machine(MatrixUnits):
     """One kernel launch; every register is an array with one word for each thread of the grid.
 
     The threads at the lowest instruction go first, so that those that diverge meet again.  With
-    ``order``, some warps run ahead of the others of their block, as far as the next barrier.
+    ``order``, some warps run ahead of the others of their block, as far as the next barrier; with
+    ``sums``, float64 matrix units add in orders that it draws.
     Asynchronous copies and products take effect when they are waited for, which is as late as they
     can, and whoever touches their operands until then is refused, as are races
     (:mod:`ptx.races`).
