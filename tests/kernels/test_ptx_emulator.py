@@ -165,6 +165,25 @@ def _product(x, y) -> Fraction:
     return Fraction(x) * Fraction(y)
 
 
+def test_float64_fma():
+    """Right if the product is exact; otherwise it is not known."""
+    x, y, z = (vectors.spread((32,), seed, 20).astype("f8") for seed in (11, 13, 15))
+    for factor, is_right in ((x, True), (x / 3, False)):
+        machine = Machine(
+            parse(PTX % "mov.b32 %r3, %r2;")["k"],
+            Launch("kKernel", "k", (1,), (32,), 0),
+            np.zeros(1 << 15, np.uint8),
+            (),
+        )
+        parts = zip(("%rd1", "%rd2", "%rd3"), (factor, y, z), strict=True)
+        machine.registers |= {name: part.view(np.uint64) for name, part in parts}
+        operands = ["%rd4", "%rd1", "%rd2", "%rd3"]
+        machine.step(["fma", "rn", "f64"], operands, np.ones(32, bool))
+        assert bool(machine.inexact) != is_right
+        true = [float(_product(*pair) + Fraction(w)) for *pair, w in zip(factor, y, z, strict=True)]
+        assert not is_right or same_bits(machine.registers["%rd4"].view("f8"), np.float64(true))
+
+
 def test_drawn_sums():
     """Small terms are added to the large one, or first to each other."""
     terms = np.float64([[1], [2.0**-53], [2.0**-53]])

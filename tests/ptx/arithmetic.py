@@ -80,7 +80,7 @@ def of_floats(op: list[str], *v):
         r = np.where((v[0] == 0) & (v[1] == 0), zero, r)
     elif name in APPROXIMATE:
         r = APPROXIMATE[name](v[0].astype(np.float64)).astype(v[0].dtype)
-    elif name in ("fma", "mad"):  # that of float64 is right for small integers, see are_exact
+    elif name in ("fma", "mad"):  # that of float64 if the product is exact
         r = fma(*v) if op[-1] == "f32" else v[0] * v[1] + v[2]
     elif name == "rcp":
         r = v[0].dtype.type(1) / v[0]

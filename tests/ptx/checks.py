@@ -25,6 +25,8 @@ from repjax.verify import conformance, vectors
 
 #: The kernels of ``primitives/gpu/products.py`` whose algorithm is a chain of these.
 CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
+#: What XLA's kernels make products of float64 matrices of.
+OF_FLOAT64 = re.compile(r"mma\.sync\.\S+\.f64\.f64\.f64\.f64 |fma\.rn\.f64 ")
 
 
 def problems(target: str, case, execute: bool) -> list[str]:
@@ -45,7 +47,7 @@ def problems(target: str, case, execute: bool) -> list[str]:
 
 #: What computes products of float64 matrices, of which an autotuner chooses; and options of XLA.
 FLOAT64_PRODUCTS: dict[str, dict[str, Any]] = {
-    "matrix units": {},
+    "XLA": {},
     "library": {"xla_gpu_enable_triton_gemm": False},
 }
 
@@ -58,13 +60,13 @@ def drawn(seed: int) -> Choices:
 def findings(program: Program, in_any_way: bool = False) -> list[str]:
     """What is wrong with the instructions of a program.
 
-    With ``in_any_way`` its products of float64 matrices may be those of matrix units or libraries.
+    With ``in_any_way`` its products of float64 matrices may be those of XLA or of libraries.
     """
     found = [
         f"{x.kernel}: [{x.rule}] {x.instruction}"
         for x in lint(program.ptx)
         if not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
-        and not (in_any_way and x.rule == "mma" and ".f64.f64.f64.f64" in x.instruction)
+        and not (in_any_way and x.kernel.startswith("gemm_") and OF_FLOAT64.match(x.instruction))
     ]
     found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found
     libraries = program.library_calls - (GEMMS if in_any_way else set())

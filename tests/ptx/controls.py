@@ -98,12 +98,13 @@ def problems_of_races(target: str, case: vectors.Case, tiles: int) -> tuple[list
 def problems_of_float64(target: str, by: str) -> list[str]:
     """What is wrong with exact products whose float64 sums are all uncertain, in drawn orders.
 
-    And a control: without the bound of their error the bits must depend on the orders.
+    And a control: without the bound of their error the bits must be others.
     """
     large, small = (vectors.values((8, 9), seed) for seed in (220, 221))
-    x = np.hstack([large * np.float32(2.0**28), large * np.float32(-(2.0**28)), small])
+    large = large * np.float32(2.0**28)
+    x = np.hstack([large, small, -large])
     large, small = (vectors.values((9, 8), seed) for seed in (222, 223))
-    y = np.vstack([large, large, small])
+    y = np.vstack([large, small, large])
     case = vectors.Case("cancelling", lambda x, y: x @ y, (x, y), {"contraction": "exact"})
     expected = conformance.compute(case, jax.devices("cpu")[0])
 
@@ -120,8 +121,8 @@ def problems_of_float64(target: str, by: str) -> list[str]:
         _, of_draws = results(0, 1)
     finally:
         exact.error_bound = bound
-    if not all(of_draws) or of_draws[0] == of_draws[1]:
-        found.append(f"without a bound, expected other bits in each order, received {of_draws}")
+    if not all(of_draws):
+        found.append(f"without a bound, expected other bits, received {of_draws}")
     return found
 
 
