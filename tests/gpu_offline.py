@@ -1,7 +1,7 @@
 """Compile for GPUs that need not be there, lint the PTX, and run it on the CPU, bit for bit.
 
     python tests/gpu_offline.py [--targets sm_80 ...] [--only PREFIX ...] [--run] [--training]
-    python tests/gpu_offline.py --large | --races | --devices | --controls
+    python tests/gpu_offline.py --large | --races | --devices | --float64 | --controls
 
 For every case of ``repjax.verify.vectors``: XLA compiles it deviceless, :mod:`ptx.lint` looks for
 instructions whose bits are not fixed, and, with --run, :mod:`ptx.run` executes the program and its
@@ -28,6 +28,7 @@ import jax
 
 from ptx.checks import (
     BACKENDS,
+    FLOAT64_PRODUCTS,
     large_products,
     problems,
     problems_of_backend,
@@ -36,7 +37,13 @@ from ptx.checks import (
     problems_of_words,
     product_cases,
 )
-from ptx.controls import check_control, controls, problems_of_races, racing
+from ptx.controls import (
+    check_control,
+    controls,
+    problems_of_float64,
+    problems_of_races,
+    racing,
+)
 from ptx.races import EmulationError
 from ptx.targets import TARGETS
 from repjax.verify import conformance, vectors
@@ -53,6 +60,7 @@ def main() -> int:
     parser.add_argument("--races", action="store_true", help="races and controls, instead")
     parser.add_argument("--devices", action="store_true", help="programs on several, instead")
     parser.add_argument("--backends", action="store_true", help="products by each, instead")
+    parser.add_argument("--float64", action="store_true", help="orders of its sums, instead")
     parser.add_argument("--words", action="store_true", help="integers of 64 bits, instead")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"))
     options = parser.parse_args()
@@ -96,6 +104,9 @@ def main() -> int:
             pairs = [pair for pair in racing() if pair[0].name.startswith(tuple(options.only))]
             names = [case.name for case, _ in pairs]
             checks = [functools.partial(problems_of_races, target, *pair) for pair in pairs]
+        if options.float64:
+            names = [*FLOAT64_PRODUCTS]
+            checks = [functools.partial(problems_of_float64, target, name) for name in names]
         if options.words:
             names = ["product", "convolution", "long"]
             checks = [functools.partial(problems_of_words, target, name) for name in names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -23,7 +24,7 @@ from helpers.bits import same_bits
 from helpers.paths import TESTS
 from helpers.ptx_template import PTX
 from ptx.assembler import ptxas
-from ptx.checks import BACKENDS, product_cases
+from ptx.checks import BACKENDS, FLOAT64_PRODUCTS, product_cases
 from ptx.compile import computations_of
 from ptx.controls import racing
 from ptx.executor import Choices, Executor
@@ -161,6 +162,17 @@ def test_races(target, only):
         pipelined = name.startswith("tile, order_independent")
         assert missed == count or (pipelined and missed >= count / 5), counts
         assert count or not name.startswith(("tile", "rows", "dot", "conv"))
+
+
+@compiles
+@pytest.mark.parametrize("target", ["sm_89", "sm_90"])
+def test_float64_sums(target):
+    """No bits of exact products depend on their order; without the bound of their error they do.
+
+    One target has float64 matrix units in XLA's kernels, the other fused multiply-adds.
+    """
+    rows = command("--targets", target, "--float64")
+    assert_clean(rows, len(FLOAT64_PRODUCTS))
 
 
 @compiles
@@ -368,6 +380,74 @@ def copying(between: list[Instruction], stride: int = 8) -> Program:
         [[np.s_[:, :]]],
         [(1, 2)],
     )
+
+
+def multiplying(lhs, rhs, numbers, result, **config) -> Program:
+    """A library's product of arrays whose layouts are given with their dimensions."""
+    names = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
+    pairs = zip(names, numbers, strict=True)
+    numbers = {f"{name}_dimensions": list(map(str, dims)) for name, dims in pairs}
+    config = {"alpha_real": 1, "alpha_imag": 0, "beta": 0, "epilogue": "DEFAULT", **config}
+    text = json.dumps({"gemm_backend_config": config | {"dot_dimension_numbers": numbers}})
+    shapes = [("f64", ",".join(map(str, dims)), layout) for dims, layout in (lhs, rhs, result)]
+    computation = [
+        Instruction("a", shapes[:1], "parameter", [], "0)"),
+        Instruction("b", shapes[1:2], "parameter", [], "1)"),
+        Instruction("c", shapes[2:], "custom-call", ["a", "b"], f"backend_config={text}, x"),
+    ]
+    sizes = {i: 8 * math.prod(dims) for i, (dims, _) in enumerate((lhs, rhs, result))}
+    slices = {name: (i, 0, sizes[i]) for i, name in enumerate("abc")}
+    launches = {"c": [Launch("kCublasLtMatmul", "", (1,), (1,), 0)]}
+    nothing = dict.fromkeys(Program._fields)
+    known = {"computations": {"%main": computation}, "entry": "%main", "kernels": {}}
+    return Program(
+        **{**nothing, **known, "launches": launches, "slices": slices, "allocations": sizes}
+    )
+
+
+def multiply(program, *arguments, seed=0):
+    choices = Choices() if seed is None else Choices(sums=np.random.default_rng(seed))
+    device = Executor(program, arguments, 0, choices)
+    assert list(device.execute("%main")) == []
+    return device.results()[0], device.inexact
+
+
+#: Dimensions and layouts of the operands, contracting and batch dimensions, and the result's.
+LIBRARY_PRODUCTS = {
+    "ij,jk->ik": (((5, 9), "1,0"), ((9, 4), "0,1"), ([1], [0], [], []), ((5, 4), "0,1")),
+    "ki,kj->ij": (((9, 5), "1,0"), ((9, 4), "1,0"), ([0], [0], [], []), ((5, 4), "1,0")),
+    "jbi,bkj->bik": (
+        ((9, 2, 5), "2,1,0"),
+        ((2, 4, 9), "0,2,1"),
+        ([0], [2], [1], [0]),
+        ((2, 5, 4), "2,1,0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("equation", LIBRARY_PRODUCTS)
+def test_products_by_a_library(equation):
+    """Of integers, they are those of NumPy; of others, they depend on the draws."""
+    lhs, rhs, *_ = described = LIBRARY_PRODUCTS[equation]
+    program = multiplying(*described)
+    a, b = (vectors.spread(dims, i, 30).astype("f8") for i, (dims, _) in enumerate((lhs, rhs)))
+    whole = np.rint(a), np.rint(b)
+    result, inexact = multiply(program, *whole)
+    assert same_bits(result, np.einsum(equation, *whole)) and not inexact
+    assert len({multiply(program, a, b, seed=seed)[0].tobytes() for seed in range(5)}) > 1
+    assert not multiply(program, a, b)[1] and multiply(program, a, b / 3)[1]
+
+
+def test_other_calls_of_a_library_are_refused():
+    a, b = np.ones((5, 9)), np.ones((9, 4))
+    described = LIBRARY_PRODUCTS["ij,jk->ik"]
+    for program, seed in (
+        (multiplying(*described), None),
+        (multiplying(*described, beta=1), 0),
+        (multiplying(*described, epilogue="BIAS"), 0),
+    ):
+        with pytest.raises(NotImplementedError):
+            multiply(program, a, b, seed=seed)
 
 
 def run_copy(program, i=0, rounds=0):

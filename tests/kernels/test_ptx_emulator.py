@@ -9,7 +9,7 @@ import pytest
 
 from helpers.bits import same_bits
 from helpers.ptx_template import PTX
-from ptx.arithmetic import fma
+from ptx.arithmetic import drawn_sum, fma
 from ptx.machine import Machine
 from ptx.parse import parse
 from ptx.races import EmulationError
@@ -121,6 +121,74 @@ def test_integer_matrix_units():
     for i in range(4):
         at = expected[group + 8 * (i // 2), 2 * four + i % 2]
         assert same_bits(machine.registers[f"%c{i}"].view(np.int32), at)
+
+
+def float64_product(left, right, draws=None):
+    """8 x 4 by 4 x 8, and twos, by one instruction; and which opcodes are inexact."""
+    kernel = parse(PTX % "mov.b32 %r3, %r2;")["k"]
+    kernel = kernel._replace(registers={"%a": "b64", "%b": "b64", "%c": "b64"})
+    how = Launch("kKernel", "k", (1,), (32,), 0)
+    machine = Machine(kernel, how, np.zeros(1 << 15, np.uint8), (), sums=draws)
+    group, four = np.divmod(np.arange(32), 4)
+    parts = {"%a": left[group, four], "%b": right[four, group]}
+    parts |= dict.fromkeys(("%c0", "%c1"), np.full(32, 2.0))
+    machine.registers |= {name: part.view(np.uint64) for name, part in parts.items()}
+    name = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"
+    operands = ["{%c0, %c1}", "{%a}", "{%b}", "{%c0, %c1}"]
+    machine.step(name.split("."), operands, np.ones(32, bool))
+    result = np.zeros((8, 8))
+    for i in range(2):
+        result[group, 2 * four + i] = machine.registers[f"%c{i}"].view(np.float64)
+    return result, machine.inexact
+
+
+def test_float64_matrix_units():
+    """Of integers; or of float32 numbers, whose sums are added in a drawn order."""
+    left, right = (RNG.integers(-99, 99, shape).astype("f8") for shape in ((8, 4), (4, 8)))
+    for draws in (None, np.random.default_rng(0)):
+        result, inexact = float64_product(left, right, draws)
+        assert same_bits(result, left @ right + 2) and not inexact
+    left, right = (vectors.spread(x.shape, 7 * x.shape[0]).astype("f8") for x in (left, right))
+    assert float64_product(left, right)[1]
+    assert float64_product(left + 2.0**-40, right, np.random.default_rng(0))[1]
+    several = [float64_product(left, right, np.random.default_rng(seed)) for seed in range(9)]
+    assert not any(inexact for _, inexact in several)
+    assert len({result.tobytes() for result, _ in several}) > 2
+    bound = 5 * 2.0**-53 * (abs(left) @ abs(right) + 2)
+    expected = [[2 + sum(map(_product, row, column)) for column in right.T] for row in left]
+    for result, _ in several:
+        errors = abs(np.vectorize(Fraction)(result) - np.array(expected))
+        assert (errors <= bound).all()
+
+
+def _product(x, y) -> Fraction:
+    return Fraction(x) * Fraction(y)
+
+
+def test_float64_fma():
+    """Right if the product is exact; otherwise it is not known."""
+    x, y, z = (vectors.spread((32,), seed, 20).astype("f8") for seed in (11, 13, 15))
+    for factor, is_right in ((x, True), (x / 3, False)):
+        machine = Machine(
+            parse(PTX % "mov.b32 %r3, %r2;")["k"],
+            Launch("kKernel", "k", (1,), (32,), 0),
+            np.zeros(1 << 15, np.uint8),
+            (),
+        )
+        parts = zip(("%rd1", "%rd2", "%rd3"), (factor, y, z), strict=True)
+        machine.registers |= {name: part.view(np.uint64) for name, part in parts}
+        operands = ["%rd4", "%rd1", "%rd2", "%rd3"]
+        machine.step(["fma", "rn", "f64"], operands, np.ones(32, bool))
+        assert bool(machine.inexact) != is_right
+        true = [float(_product(*pair) + Fraction(w)) for *pair, w in zip(factor, y, z, strict=True)]
+        assert not is_right or same_bits(machine.registers["%rd4"].view("f8"), np.float64(true))
+
+
+def test_drawn_sums():
+    """Small terms are added to the large one, or first to each other."""
+    terms = np.float64([[1], [2.0**-53], [2.0**-53]])
+    found = {float(drawn_sum(terms, np.random.default_rng(seed))[0]) for seed in range(20)}
+    assert found == {1.0, 1 + 2.0**-52}
 
 
 # --- halves -------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def of_floats(op: list[str], *v):
         r = np.where((v[0] == 0) & (v[1] == 0), zero, r)
     elif name in APPROXIMATE:
         r = APPROXIMATE[name](v[0].astype(np.float64)).astype(v[0].dtype)
-    elif name in ("fma", "mad"):  # that of float64 is right for small integers, see are_exact
+    elif name in ("fma", "mad"):  # that of float64 if the product is exact
         r = fma(*v) if op[-1] == "f32" else v[0] * v[1] + v[2]
     elif name == "rcp":
         r = v[0].dtype.type(1) / v[0]
@@ -113,6 +113,19 @@ def of_halves(op: list[str], *v):
 
 def is_whole(x):
     return (np.rint(x) == x) | np.isnan(x)
+
+
+def are_float32(x):
+    return (x.astype(np.float32) == x) | np.isnan(x)
+
+
+def drawn_sum(terms, draws: np.random.Generator):
+    """The float64 sum along the first axis, by a drawn tree of additions that are rounded."""
+    parts = list(draws.permutation(terms))
+    while len(parts) > 1:
+        i = draws.integers(len(parts) - 1)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return parts[0]
 
 
 def are_exact(operands, results):

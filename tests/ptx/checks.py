@@ -18,48 +18,61 @@ from ptx.assembler import refused_by_ptxas
 from ptx.compile import compile_for
 from ptx.executor import USUAL, Choices
 from ptx.lint import lint
-from ptx.program import OWN, Program
+from ptx.program import GEMMS, OWN, Program
 from ptx.run import Run, run
 from ptx.targets import mesh_of
 from repjax.verify import conformance, vectors
 
 #: The kernels of ``primitives/gpu/products.py`` whose algorithm is a chain of these.
 CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
+#: What XLA's kernels make products of float64 matrices of.
+OF_FLOAT64 = re.compile(r"mma\.sync\.\S+\.f64\.f64\.f64\.f64 |fma\.rn\.f64 ")
 
 
 def problems(target: str, case, execute: bool) -> list[str]:
     """What is wrong with a case on a target; nothing if all is well."""
-    program = compile_for(target, case.program(), *case.arguments)
-    in_any_way = is_exact_product(case)
-    found = findings(program, in_any_way)
-    # Float64 matrix units, and what a library makes of a product, cannot be run here.
-    if execute and not in_any_way:
-        expected = conformance.compute(case, jax.devices("cpu")[0])
-        found += differences(program, case.arguments, expected)
+    # Float64 sums of products in the order `exact` may be computed in any way: their error has a
+    # bound, and only what is right in spite of it leaves.
+    in_any_way = case.orders.get("contraction") == "exact"
+    expected = conformance.compute(case, jax.devices("cpu")[0]) if execute else None
+    found = []
+    for options in FLOAT64_PRODUCTS.values() if in_any_way else [{}]:
+        program = compile_for(target, case.program(), *case.arguments, options=options)
+        found += findings(program, in_any_way)
+        if execute:
+            choices = drawn(len(case.name)) if in_any_way else USUAL
+            found += differences(program, case.arguments, expected, choices)
     return found
 
 
-def is_exact_product(case) -> bool:
-    """Whether a case has products in the order ``exact``, whose float64 sums may be computed in any
-    way: their error has a bound, and only what is right in spite of it leaves."""
-    return case.orders.get("contraction") == "exact"
+#: What computes products of float64 matrices, of which an autotuner chooses; and options of XLA.
+FLOAT64_PRODUCTS: dict[str, dict[str, Any]] = {
+    "XLA": {},
+    "library": {"xla_gpu_enable_triton_gemm": False},
+}
+
+
+def drawn(seed: int) -> Choices:
+    """That their sums are added in a drawn order."""
+    return Choices(sums=np.random.default_rng(seed))
 
 
 def findings(program: Program, in_any_way: bool = False) -> list[str]:
     """What is wrong with the instructions of a program.
 
-    With ``in_any_way`` its products of float64 matrices may be those of matrix units or libraries.
+    With ``in_any_way`` its products of float64 matrices may be those of XLA or of libraries.
     """
     found = [
         f"{x.kernel}: [{x.rule}] {x.instruction}"
         for x in lint(program.ptx)
         if not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
-        and not (in_any_way and x.rule == "mma" and ".f64.f64.f64.f64" in x.instruction)
+        and not (in_any_way and x.kernel.startswith("gemm_") and OF_FLOAT64.match(x.instruction))
     ]
     found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found
-    libraries = {x for x in program.library_calls if not (in_any_way and "gemm" in x)}
+    libraries = program.library_calls - (GEMMS if in_any_way else set())
     found += [f"left to a library: {name}" for name in sorted(libraries)]
-    choices = {x for x in program.choices if not (in_any_way and ("gemm" in x or x[:4] == "dot "))}
+    allowed = ("dot ", "__cublas$") if in_any_way else ()
+    choices = {x for x in program.choices if not x.startswith(allowed)}
     return found + [f"left to XLA's choice: {name}" for name in sorted(choices)]
 
 

@@ -23,10 +23,13 @@ _ENTRY = re.compile(r"\.entry\s+([\w$.]+)")
 _OPERAND = re.compile(r"%([\w.\-]+)((?:#\d+)*)")
 
 
-def compile_for(target: str, function, *arguments, devices: int = 1, specs=None) -> Program:
+def compile_for(
+    target: str, function, *arguments, devices: int = 1, specs=None, options=None
+) -> Program:
     """Compile a function of arrays for one of :data:`TARGETS`.
 
-    ``specs`` is how each argument is split over the devices, whose axis is ``x``.
+    ``specs`` is how each argument is split over the devices, whose axis is ``x``, ``options`` those
+    of XLA.
     """
     mesh = mesh_of(target, devices)
     specs = specs or [jax.P()] * len(arguments)
@@ -47,6 +50,7 @@ def compile_for(target: str, function, *arguments, devices: int = 1, specs=None)
                     "xla_dump_hlo_as_text": True,
                     "xla_dump_emitter_re": "ptx",
                     "xla_dump_large_constants": True,
+                    **(options or {}),
                 }
             )
         files = {path.name: path.read_text() for path in sorted(pathlib.Path(dump).iterdir())}

@@ -13,12 +13,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 import repjax
-from ptx.checks import DEVICES, differences, large_products
+from ptx.checks import DEVICES, FLOAT64_PRODUCTS, differences, drawn, findings, large_products
 from ptx.compile import compile_for
 from ptx.executor import Choices
 from ptx.lint import lint
 from ptx.run import run
 from repjax.primitives.gpu import products, sums
+from repjax.primitives.operations.products import exact
 from repjax.verify import conformance, vectors
 
 # --- races --------------------------------------------------------------------------------
@@ -89,6 +90,40 @@ def problems_of_races(target: str, case: vectors.Case, tiles: int) -> tuple[list
         f"{key}: not missed" for key, error in choices.controls.items() - ones.items() if not error
     ]
     return found, len(ones), sum(map(bool, ones.values()))
+
+
+# --- products of float64 ------------------------------------------------------------------
+
+
+def problems_of_float64(target: str, by: str) -> list[str]:
+    """What is wrong with exact products whose float64 sums are all uncertain, in drawn orders.
+
+    And a control: without the bound of their error the bits must be others.
+    """
+    large, small = (vectors.values((8, 9), seed) for seed in (220, 221))
+    large = large * np.float32(2.0**28)
+    x = np.hstack([large, small, -large])
+    large, small = (vectors.values((9, 8), seed) for seed in (222, 223))
+    y = np.vstack([large, small, large])
+    case = vectors.Case("cancelling", lambda x, y: x @ y, (x, y), {"contraction": "exact"})
+    expected = conformance.compute(case, jax.devices("cpu")[0])
+
+    def results(*seeds):
+        program = compile_for(target, case.program(), x, y, options=FLOAT64_PRODUCTS[by])
+        found = findings(program, in_any_way=True)
+        return found, [differences(program, (x, y), expected, drawn(seed)) for seed in seeds]
+
+    found, of_draws = results(0, 1)
+    for of_draw in of_draws:
+        found += of_draw
+    bound, exact.error_bound = exact.error_bound, lambda terms: np.float64(0)
+    try:
+        _, of_draws = results(0, 1)
+    finally:
+        exact.error_bound = bound
+    if not all(of_draws):
+        found.append(f"without a bound, expected other bits, received {of_draws}")
+    return found
 
 
 # --- plain JAX ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -9,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ptx.arithmetic import are_float32, drawn_sum
 from ptx.layout import constant, layout, physical
 from ptx.lint import rules_of
 from ptx.machine import Machine
 from ptx.parse import parse, synchronizations, without
-from ptx.program import OWN, Instruction, Program
+from ptx.program import GEMMS, OWN, Instruction, Program
 from ptx.races import EmulationError
 from ptx.state import CONSTANTS
 
@@ -29,6 +31,8 @@ class Choices(NamedTuple):
 
     Attributes:
       order: generates the order of warps, instead of one step by all after the other.
+      sums: draws the order of the sums of products of float64 matrices, which matrix units and
+        libraries do not tell.  Without, these are only for integers, or not at all.
       blocks: of our kernels, those that are run; or all.
       fill: the bytes of memory before anything is written.
       races: whether to look for them, where some blocks are run in their kernels alone.
@@ -37,6 +41,7 @@ class Choices(NamedTuple):
     """
 
     order: np.random.Generator | None = None
+    sums: np.random.Generator | None = None
     blocks: Sequence[int] | None = None
     fill: int = 0xA5
     races: bool = True
@@ -127,12 +132,38 @@ class Executor:
                 self.bytes_of(x.name)[...] = self.bytes_of(x.operands[0])
             elif self._kinds(x) == {"kMemzero"}:
                 self.bytes_of(x.name)[...] = 0
+            elif self._kinds(x) and self._kinds(x) <= GEMMS and self.choices.sums is not None:
+                self._multiply(x, self.choices.sums)
             elif x.opcode == "fusion" and self._kinds(x) == {"kCopy"}:
                 self._slice(x)
             elif x.opcode == "partition-id":
                 self.write(x.name, np.uint32(self.device), x.shapes[0])
             else:
                 raise NotImplementedError(f"HLO {x.opcode} {x.name} {self._kinds(x)}")
+
+    def _multiply(self, x: Instruction, draws: np.random.Generator) -> None:
+        """A library's product of float64 matrices, which hold float32 numbers."""
+        start = x.text.index("backend_config=") + len("backend_config=")
+        config = json.JSONDecoder().raw_decode(x.text, start)[0]["gemm_backend_config"]
+        plain = {"alpha_real": 1, "alpha_imag": 0, "beta": 0, "epilogue": "DEFAULT"}
+        if plain != {name: config[name] for name in plain} or x.shapes[0][0] != "f64":
+            raise NotImplementedError(f"HLO {x.opcode} {x.name} by a library: {x.text}")
+        numbers = config["dot_dimension_numbers"]
+        factors = []  # terms, batch, rows or columns
+        for side, name in zip(("lhs", "rhs"), x.operands, strict=True):
+            value = self.read(name, self._named(name).shapes[0])
+            kinds = (numbers[f"{side}_{kind}_dimensions"] for kind in ("contracting", "batch"))
+            terms, batch = (list(map(int, dims)) for dims in kinds)
+            rest = [d for d in range(value.ndim) if d not in terms + batch]
+            sizes = [math.prod(value.shape[d] for d in dims) for dims in (terms, batch, rest)]
+            factors.append(value.transpose(terms + batch + rest).reshape(sizes))
+        if not all(are_float32(value).all() for value in factors):
+            self.inexact.add(x.name)
+        left, right = factors
+        with np.errstate(all="ignore"):
+            result = drawn_sum(left[:, :, :, None] * right[:, :, None], draws)
+        _, dims, _ = layout(x.shapes[0])
+        self.write(self.program.arrays(x.name)[0], result.reshape(dims), x.shapes[0])
 
     def _slice(self, x: Instruction) -> None:
         """A part of an array that lies together."""
@@ -169,6 +200,8 @@ class Executor:
                 value = constant(y)
             elif y.opcode in _SCALAR:
                 value = _SCALAR[y.opcode](*operands)
+            elif y.opcode == "copy":  # in another layout
+                (value,) = operands
             elif y.opcode == "compare" and "direction=LT" in y.text:
                 value = np.less(*operands)
             elif y.opcode == "bitcast":
@@ -193,12 +226,11 @@ class Executor:
 
     def _check_place(self, x: Instruction, array, starts, shape) -> None:
         """That the offset which the runtime computes is that of the slice."""
-        found = re.search(
-            r'"byte_offset":"(-?\d+)","byte_stride":"(-?\d+)","loop_index":"(\d+)"', x.text
-        )
-        if not found:
+        words = ("byte_offset", "byte_stride", "loop_index")
+        found = [re.search(rf'"{word}":"(-?\d+)"', x.text) for word in words]
+        if not all(found):
             raise NotImplementedError(f"HLO {x.opcode} {x.name} without a place: {x.text}")
-        offset, stride, loop = map(int, found.groups())
+        offset, stride, loop = (int(x[1]) for x in found)
         runtime = offset + stride * self.rounds[-1 - loop]
         *_, order = layout(shape)
         flat = np.ravel_multi_index([starts[i] for i in order], [array.shape[i] for i in order])
@@ -248,6 +280,7 @@ class Executor:
         is_own = OWN.fullmatch(launch.kernel) is not None
         only = self.choices.blocks if is_own else None
         options: dict[str, Any] = {"only": only, "order": self.choices.order}
+        options["sums"] = self.choices.sums
         options["races"] = self.choices.races and (self.choices.blocks is None or is_own)
         if is_own and self.choices.controls is not None:
             self._try_without(kernel, launch, places)

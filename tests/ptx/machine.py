@@ -14,6 +14,7 @@ from ptx.arithmetic import (
     PURE,
     WORD,
     are_exact,
+    are_float32,
     dtype_of,
     of_floats,
     of_halves,
@@ -39,7 +40,8 @@ class Machine(MatrixUnits):
     """One kernel launch; every register is an array with one word for each thread of the grid.
 
     The threads at the lowest instruction go first, so that those that diverge meet again.  With
-    ``order``, some warps run ahead of the others of their block, as far as the next barrier.
+    ``order``, some warps run ahead of the others of their block, as far as the next barrier; with
+    ``sums``, float64 matrix units add in orders that it draws.
     Asynchronous copies and products take effect when they are waited for, which is as late as they
     can, and whoever touches their operands until then is refused, as are races
     (:mod:`ptx.races`).
@@ -243,9 +245,12 @@ class Machine(MatrixUnits):
         values = list(map(self.get, a[1:], kinds))
         if kind in ("f32", "f64"):
             result = of_floats(op, *values)
-            double_fma = op[0] in ("fma", "mad") and kind == "f64"
-            if double_fma and not are_exact(values, [values[0] * values[1], result])[m].all():
-                self.inexact.add(".".join(op))
+            if op[0] in ("fma", "mad") and kind == "f64":
+                product = values[0] * values[1]
+                is_right = are_exact(values, [product, result])
+                is_right |= are_float32(values[0]) & are_float32(values[1])  # an exact product
+                if not is_right[m].all():
+                    self.inexact.add(".".join(op))
             self.put(a[0], result, m)
         elif kind in ("f16", "bf16") and op[0] in OF_HALVES:
             self.put(a[0], of_halves(op, *values), m)

@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 
-from ptx.arithmetic import are_exact, is_whole
+from ptx.arithmetic import are_exact, are_float32, drawn_sum, is_whole
 from ptx.races import EmulationError
 from ptx.state import State, members
 
 
 class MatrixUnits(State):
-    """Exact ones: of integers, and of float64 that hold integers."""
+    """Exact ones, of integers and of float64 that hold integers; or float64 in drawn orders."""
 
     def _ldmatrix(self, op, a, m):
         """8x8 tiles of 16-bit elements; 8 lanes give the addresses of a tile's rows."""
@@ -36,7 +36,10 @@ class MatrixUnits(State):
     _stmatrix = _ldmatrix
 
     def _mma(self, op, a, m):
-        """Of integers, which are exact in any order; float64 must hold integers below 2**53."""
+        """Of integers, which are exact in any order; float64 must hold integers below 2**53.
+
+        Unless the order of their sums is drawn: then float32 numbers, whose products are exact.
+        """
         d, *operands = (members(x) for x in a)
         group, four = self.lane // 4, self.lane % 4
         shape = next(p for p in op if re.fullmatch(r"m\d+n\d+k\d+", p))
@@ -62,8 +65,14 @@ class MatrixUnits(State):
         product = left @ right
         for i, (target, register) in enumerate(zip(d, operands[2], strict=True)):
             start = self.get(register, "f64" if kind == "f64" else "s32")
-            result = start + product[warp, group + 8 * (i // 2), 2 * four + i % 2]
-            if kind == "f64":
+            row, column = group + 8 * (i // 2), 2 * four + i % 2
+            result = start + product[warp, row, column]
+            if kind == "f64" and self.sums is not None:
+                factors = left[warp, row], right[warp, :, column]
+                if not all(are_float32(x)[m].all() for x in factors):
+                    self.inexact.add(".".join(op))
+                result = drawn_sum([start, *np.multiply(*factors).T], self.sums)
+            elif kind == "f64":
                 whole = is_whole(left).all((1, 2)) & is_whole(right).all((1, 2))
                 if not (whole[warp] & are_exact([start], [result]))[m].all():
                     self.inexact.add(".".join(op))

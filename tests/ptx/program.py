@@ -13,6 +13,8 @@ KINDS = {"kKernel", "kCustomKernel", "kCopy", "kMemzero", "kMemset32BitValue", "
 KINDS |= {"kWhile", "kConditional", "kAsyncStart", "kAsyncDone", "kDynamicSliceFusion"}
 # Data movement; the emulator checks that what is added so are integers.
 KINDS |= {"kAllGather", "kAllToAll", "kAllReduce"}
+#: Products by a library.
+GEMMS = {"kGemm", "kCublasLtMatmul"}
 _PRODUCTS = {
     "dot",
     "scaled-dot",

@@ -76,15 +76,16 @@ class State:
         *,
         only=None,
         order=None,
+        sums=None,
         races=True,
     ):
         """``arguments``: the places in ``memory``, bytes, as pairs of start and size.
 
-        ``only`` are the numbers of the blocks to run, if not all, ``order`` a generator of random
-        numbers, ``races`` says whether to look for them.
+        ``only`` are the numbers of the blocks to run, if not all, ``order`` and ``sums`` generators
+        of random numbers, ``races`` says whether to look for races.
         """
         grid, block = ((*sizes, 1, 1)[:3] for sizes in (launch.grid, launch.block))
-        self.kernel, self.registers, self.order = kernel, {}, order
+        self.kernel, self.registers, self.order, self.sums = kernel, {}, order, sums
         self.inexact, self.opcodes = set[str](), set[str]()
         self.mask: Any = None  # the threads of the instruction
         self.everyone: Any = None  # the same, if these are all

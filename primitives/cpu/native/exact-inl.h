@@ -93,9 +93,19 @@ static double widen_all(const float* x, int64_t n, double* to) {
 typedef int32_t Steps __attribute__((vector_size(8 * kLanes)));
 typedef float OfSteps __attribute__((vector_size(8 * kLanes)));
 
+// At most a vector of them.
+static inline Steps words_of(const void* x, int64_t count) {
+  Steps words = {};
+  if (count >= 2 * kLanes) {
+    __builtin_memcpy(&words, x, sizeof words);
+  } else {
+    __builtin_memcpy(&words, x, sizeof(int32_t) * count);
+  }
+  return words;
+}
+
 static inline Steps steps_of(const float* x, int64_t count) {
-  Steps bits = {};
-  __builtin_memcpy(&bits, x, sizeof(float) * count);
+  const Steps bits = words_of(x, count);
   const Steps field = bits >> 23 & 0xFF, mantissa = (bits & 0x7FFFFF) | 0x800000;
   // The lowest bit as a number, whose exponent says where it is.
   const Steps place = (Steps)__builtin_convertvector(mantissa & -mantissa, OfSteps) >> 23;
@@ -109,20 +119,19 @@ static void steps(const float* x, const int64_t* at, int64_t rows, int64_t colum
   for (int64_t i = 0; of_rows && i < rows; ++i) {
     Steps found = Steps{} + least[i];
     for (int64_t j = 0; j < columns; j += kWords) {
-      const Steps here = steps_of(x + at[i] + j, columns - j < kWords ? columns - j : kWords);
+      const Steps here = steps_of(x + at[i] + j, columns - j);
       found = here < found ? here : found;
     }
     for (int j = 0; j < kWords; ++j) least[i] = found[j] < least[i] ? found[j] : least[i];
   }
   for (int64_t j = 0; !of_rows && j < columns; j += kWords) {
-    const int64_t count = columns - j < kWords ? columns - j : kWords;
-    Steps found = {};
-    __builtin_memcpy(&found, least + j, sizeof(int32_t) * count);
+    const int64_t count = columns - j;
+    Steps found = words_of(least + j, count);
     for (int64_t i = 0; i < rows; ++i) {
       const Steps here = steps_of(x + at[i] + j, count);
       found = here < found ? here : found;
     }
-    __builtin_memcpy(least + j, &found, sizeof(int32_t) * count);
+    __builtin_memcpy(least + j, &found, sizeof(int32_t) * (count < kWords ? count : kWords));
   }
 }
 
@@ -157,6 +166,7 @@ static int64_t round_within(const double* __restrict s, int64_t n, const Bound& 
   for (int i = 0; i < kPairs; ++i) row[i] = bound.row[i], column[i] = bound.column[i];
   auto error = [&](int64_t j) {
     double sum = row[0] * column[0][j];
+    if (kPairs == 2) return row[1] * column[1][j] <= 0x1p52 ? 0.0 : sum;
     for (int i = 1; i < kPairs; ++i) sum += row[i] * column[i][j];
     return sum;
   };
@@ -179,7 +189,10 @@ static int64_t round_within(const double* __restrict s, int64_t n, const Bound& 
 template <bool kOdd>
 static int64_t round_sure(const double* s, int64_t n, const Bound& bound, float* to,
                           int32_t* unsure) {
-  return (bound.pairs == 1 ? round_within<kOdd, 1> : round_within<kOdd, 3>)(s, n, bound, to, unsure);
+  const auto round = bound.pairs == 1   ? round_within<kOdd, 1>
+                     : bound.pairs == 2 ? round_within<kOdd, 2>
+                                        : round_within<kOdd, 3>;
+  return round(s, n, bound, to, unsure);
 }
 
 // s + e is the exact sum of a and b (Knuth 1969; Moller 1965).

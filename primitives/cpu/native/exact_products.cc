@@ -88,7 +88,7 @@ class Terms {
 
 struct Options {
   double slack;
-  bool odd;
+  bool odd, few_bits;
   // Whether by digits; cleared where they leave too much uncertain.
   std::atomic<bool>* by_digits;
 };
@@ -295,51 +295,70 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
     }
   }
 
+  // Steps of which the terms of rows and columns are multiples.  Partial sums of multiples of a step
+  // are exact while float64 has a bit for it.
+  std::vector<int32_t> of_left, of_right;
+  auto find_steps = [&] {
+    of_left.assign(rows, kNoStep), of_right.assign(columns, kNoStep);
+    for (int64_t k0 = 0; k0 < p.k.size; k0 += terms) {
+      const int64_t here_k = std::min(terms, p.k.size - k0);
+      p.k.offsets(kLhs, k0, here_k, lhs_k.data());
+      p.k.offsets(kRhs, k0, here_k, rhs_k.data());
+      const bool along = contiguous(lhs_k.data(), here_k);
+      for (int64_t i = 0; i < rows; i += kStrip) {
+        const int64_t here = std::min(kStrip, rows - i);
+        if (along) {
+          set.steps(lhs + lhs_k[0], &lhs_m[i], here, here_k, true, &of_left[i]);
+        } else {
+          floats.pack[false](lhs, &lhs_m[i], here, lhs_k.data(), here_k, staged, terms);
+          set.steps(staged, strip_m.data(), here, here_k, true, &of_left[i]);
+        }
+      }
+      for (int64_t j = 0; j < columns; j += width) {
+        const int64_t here = std::min(width, columns - j);
+        if (contiguous(&rhs_n[j], here)) {
+          set.steps(rhs + rhs_n[j], rhs_k.data(), here_k, here, false, &of_right[j]);
+        } else {
+          floats.pack[false](rhs, rhs_k.data(), here_k, &rhs_n[j], here, staged, width);
+          set.steps(staged, packed_k.data(), here_k, here, false, &of_right[j]);
+        }
+      }
+    }
+  };
+
   // A chain of each block, and one of the blocks.
   const int64_t additions = terms + blocks_of(p.k.size, terms) + kMoreTerms;
   const double unit = additions * kUnit * options.slack;
   for (double& x : of_columns) x = std::sqrt(x);
-  for (double& x : of_rows) {
-    x = unit * (widened ? std::sqrt(double(p.k.size)) * wide.most : std::sqrt(x));
-  }
-  std::vector<Place> rest = round_block(b, set, options.odd, sums, row, [&](int64_t i) {
-    return Bound{1, {of_rows[i]}, {of_columns.data()}};
-  });
-  if (rest.empty()) return;
-  // Of rows and columns of few bits, many sums are exact, which adding few of them again finds, too.
-  const bool many = 4 * int64_t(rest.size()) > rows + columns;
-  std::vector<int32_t> of_left(rows, many ? kNoStep : -kNoStep * 8), of_right(columns, of_left[0]);
-  for (int64_t k0 = 0; many && k0 < p.k.size; k0 += terms) {
-    const int64_t here_k = std::min(terms, p.k.size - k0);
-    p.k.offsets(kLhs, k0, here_k, lhs_k.data());
-    p.k.offsets(kRhs, k0, here_k, rhs_k.data());
-    const bool along = contiguous(lhs_k.data(), here_k);
-    for (int64_t i = 0; i < rows; i += kStrip) {
-      const int64_t here = std::min(kStrip, rows - i);
-      if (along) {
-        set.steps(lhs + lhs_k[0], &lhs_m[i], here, here_k, true, &of_left[i]);
-      } else {
-        floats.pack[false](lhs, &lhs_m[i], here, lhs_k.data(), here_k, staged, terms);
-        set.steps(staged, strip_m.data(), here, here_k, true, &of_left[i]);
-      }
+  for (double& x : of_rows) x = widened ? std::sqrt(double(p.k.size)) * wide.most : std::sqrt(x);
+  std::vector<Place> rest;
+  if (options.few_bits) {
+    find_steps();
+    std::vector<double> left_sizes(rows), right_sizes(columns);  // of norms, in steps
+    for (int64_t i = 0; i < rows; ++i) {
+      left_sizes[i] = std::ldexp(of_rows[i] * (1 + 0x1p-16), -of_left[i]);
     }
-    for (int64_t j = 0; j < columns; j += width) {
-      const int64_t here = std::min(width, columns - j);
-      if (contiguous(&rhs_n[j], here)) {
-        set.steps(rhs + rhs_n[j], rhs_k.data(), here_k, here, false, &of_right[j]);
-      } else {
-        floats.pack[false](rhs, rhs_k.data(), here_k, &rhs_n[j], here, staged, width);
-        set.steps(staged, packed_k.data(), here_k, here, false, &of_right[j]);
-      }
+    for (int64_t j = 0; j < columns; ++j) {
+      right_sizes[j] = std::ldexp(of_columns[j], -of_right[j]);
     }
+    rest = round_block(b, set, options.odd, sums, row, [&](int64_t i) {
+      return Bound{2, {unit * of_rows[i], left_sizes[i]}, {of_columns.data(), right_sizes.data()}};
+    });
+  } else {
+    rest = round_block(b, set, options.odd, sums, row, [&](int64_t i) {
+      return Bound{1, {unit * of_rows[i]}, {of_columns.data()}};
+    });
+    // Many are often exact, which adding few of them again finds, too.
+    if (4 * int64_t(rest.size()) > rows + columns) find_steps();
   }
   auto is_rounded = [&](const Place& place) {
     const int64_t j = place.first, i = place.second;
     const double s = sums[i * row + j];
-    // Partial sums of multiples of a step are exact, while float64 has a bit for it.
-    const double magnitude = of_rows[i] / unit * of_columns[j] * (1 + 0x1p-16);
+    const double magnitude = of_rows[i] * of_columns[j] * (1 + 0x1p-16);
     const bool finite = std::isfinite(s);
-    if (finite && magnitude > std::ldexp(1.0, 52 + of_left[i] + of_right[j])) return false;
+    const bool exact =
+        !of_left.empty() && magnitude <= std::ldexp(1.0, 52 + of_left[i] + of_right[j]);
+    if (finite && !exact) return false;
     // What is not finite is what IEEE arithmetic makes of the terms in any order.
     set.round_one[finite && options.odd](s, out + out_m[i] + out_n[j]);
     return true;
@@ -388,8 +407,9 @@ bool few_bits(const Problem& p) {
 
 void run_problem(Problem p, Wide wide, const Exact& set, Options options, ffi::ThreadPool* pool) {
   const ExactProducts* const digits = instruction_set().exact_digits;
+  options.few_bits = few_bits(p);
   std::atomic<bool> by_digits{digits && digits_are_faster(p, wide.first, *digits, set.lanes) &&
-                              !few_bits(p)};
+                              !options.few_bits};
   options.by_digits = &by_digits;
   const double as_it_is = cost(p, wide.first, set.lanes);
   p.transpose();
@@ -437,7 +457,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
     });
     for (double x : largest) most = std::max(most, x);
   }
-  const Options options = {slack, odd != 0, nullptr};
+  const Options options = {slack, odd != 0, false, nullptr};
   return for_each([&](const Problem& p) {
     const Wide wide = widened ? Wide{widened.get() + (p.lhs - a), most} : Wide{};
     run_problem(p, wide, set, options, &pool);

@@ -129,7 +129,8 @@ struct Running {
 constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
 
 // A bound of the errors of the results of a row: the sum of up to three products of what the row has
-// and what the columns have.
+// and what the columns have.  Of two products, the second one is in units of 2**-52 of what sums that
+// are as large have no errors below, and the first one is the bound above that.
 struct Bound {
   int pairs;
   double row[3];
