@@ -160,8 +160,7 @@ _REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")
 
 
 def accumulation_of(equation) -> str | None:
-    """The kernel's name for a reduction over neighbouring axes of an array, which is no sequential
-    sum, or None."""
+    """The kernel's name for a reduction over neighbouring axes of an array, or None."""
     name = _REDUCTIONS.get(equation.primitive.name)
     if name is None:
         return None
@@ -170,7 +169,7 @@ def accumulation_of(equation) -> str | None:
         return None
     accumulation = equation.params.get("accumulation", name)
     together = max(axes) - min(axes) + 1 == len(axes)
-    known = ("pairwise", "order_independent", "exact", "max", "min")
+    known = ("pairwise", "sequential", "order_independent", "exact", "max", "min")
     return accumulation if together and accumulation in known else None
 
 
@@ -305,7 +304,8 @@ class _Plan:
 
     def _group_of_terms(self, equation, users) -> Group | None:
         """The group that gives the terms of a sum or extremum, if it is to be computed with it."""
-        if accumulation_of(equation) is None:
+        accumulation = accumulation_of(equation)
+        if accumulation is None:
             return None
         (operand,) = equation.invars
         view = seen(operand, self.views)
@@ -313,6 +313,8 @@ class _Plan:
         if not in_order or view.root.aval.size != operand.aval.size:
             return None
         members = self._terms(view.root)
+        if members and accumulation == "sequential":  # of inputs, which need not be canonical
+            return None
         # What others need too is computed again, if it is little and not in the cache.
         is_large = operand.aval.size > self.kernels.large
         is_shared = any(users[e.outvars[0]] > 1 for e in members)

@@ -275,6 +275,33 @@ def test_large_sums_of_computed_terms(axes):
         assert_same_bits(_sums(moments, x, row, fused=5), expected, name)
 
 
+@pytest.mark.parametrize("shape", [(70_001,), (7, 3000), (20, 1000), (300, 9, 20), (5, 1), (1, 5)])
+def test_sequential_sums_of_raw_elements(shape):
+    """Inputs are made canonical as they are added."""
+    x = floats(int(np.prod(shape)), 1).reshape(shape)
+
+    def sums(x):
+        return x.sum(0), x.sum(-1), (x + 1).sum(0)
+
+    function = repjax.reproducible(sums, accumulation="sequential")
+    lines = function.lower(x).as_text().splitlines()
+    assert sum("bytecode = dense<[" in line for line in lines if SUM_KERNEL in line) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        expected = repjax.reproducible(lambda x: sums(x), accumulation="sequential")(x)
+    for name in each_instruction_set():
+        actual = repjax.reproducible(lambda x: sums(x), accumulation="sequential")(x)
+        assert_same_bits(actual, expected, name)
+
+
+def test_another_order_of_raw_elements_is_caught(monkeypatch):
+    x = normal(3000, 1)
+    function, options = (lambda x: x.sum()), {"accumulation": "sequential"}
+    expected = repjax.reproducible(function, **options)(x)
+    monkeypatch.setattr(kernel, "accumulation_of", lambda equation: "pairwise")
+    assert not same_bits(repjax.reproducible(lambda x: function(x), **options)(x), expected)
+
+
 @pytest.mark.parametrize("largest", [True, False])
 def test_extrema(largest):
     """Of what no group makes, with NaNs, infinities, zeros of both signs, and of few elements."""

@@ -124,6 +124,63 @@ def test_sums(data, accumulation):
             assert_same_bits(actual, expected)
 
 
+def _long_chains() -> dict[str, np.ndarray]:
+    """Terms of chains that grow, cross powers of two, meet ties, infinities and subnormals."""
+    rng, n = np.random.default_rng(7), 20_000
+    normals, uniform = rng.normal(size=n).astype(np.float32), rng.random(n, np.float32)
+    ends = uniform.copy()
+    ends[[9000, 15_000]] = np.inf, -np.inf
+    large = uniform * np.float32(2**120)
+    there = np.where(np.arange(n) < n // 2, uniform, -uniform)
+    return {
+        "grows": uniform,
+        "falls": -uniform,
+        "there and back": there,
+        "walks": normals,
+        "ties": (normals.view(np.int32) & -(1 << 16)).view(np.float32),
+        "integers": rng.integers(-4, 5, n).astype(np.float32),
+        "half units": (rng.integers(0, 9, n) + np.where(np.arange(n) == 20, 2**25, 0))
+        * np.float32(0.5),
+        "powers": np.ldexp(np.float32(1), rng.integers(-26, 1, n)) * rng.choice([-1, 1], n),
+        "sizes": np.ldexp(normals, rng.integers(-30, 31, n)),
+        "infinities": ends,
+        "overflows": large,
+        "subnormals": np.ldexp(normals, rng.integers(-150, -100, n)),
+    }
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", _long_chains())
+def test_long_chains(name):
+    """A single one, of which many steps are taken at once."""
+    raw = np.float32(_long_chains()[name])
+    x = np.asarray(canonical.canonicalize(raw))
+    y = np.random.default_rng(8).normal(size=x.shape).astype(np.float32)
+    sequential = {"axes": (1,), "accumulation": "sequential"}
+    rows = np.stack([x, -x, x[::-1]])
+    sums_of_rows = run(sums.reduce_sum_body, rows, **sequential)
+    pairs = [(x, np.ones_like(x)), (x, y), (x, x)]
+    products = [run(BODIES[0], a[None], b[:, None], dimension_numbers=MATRIX) for a, b in pairs]
+    for _ in each_instruction_set():
+        for count in (1, 3):
+            actual = run(kernel._sum, rows[:count], **sequential)
+            assert_same_bits(
+                canonical.canonicalize(actual), canonical.canonicalize(sums_of_rows[:count])
+            )
+        assert_same_bits(repjax.reproducible(lambda a, b: a @ b)(raw, y), products[1][0, 0])
+    for dot_general, _ in implementations():
+        for (a, b), expected in zip(pairs, products, strict=True):
+            actual = run(dot_general, a[None], b[:, None], dimension_numbers=MATRIX)
+            assert_same_bits(actual, expected)
+            # With terms that do not lie together: those of axes in another order.
+            terms = (a.reshape(100, 200).T, b.reshape(100, 200))
+            actual = run(dot_general, *terms, dimension_numbers=(((1, 0), (0, 1)), ((), ())))
+            assert_same_bits(actual, expected[0, 0])
+    # Negative control: these are chains whose order matters.
+    if name in ("walks", "ties", "sizes"):
+        assert sums_of_rows[0] != sums_of_rows[2]
+
+
 def test_sums_that_are_too_large_for_the_kernel():
     x = DATA["normal"](np.random.default_rng(1), (library.LARGE // 512 + 1, 512))
     for axes in ((0,), (1,), (0, 1)):

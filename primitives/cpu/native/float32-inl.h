@@ -6,6 +6,7 @@
 //   kLanes                     elements of a vector
 //   kVectors                   the most vectors of a row of accumulators
 //   kSeveral                   vectors of which an elementary function is computed together
+//   kFused                     whether fma is an instruction
 //   Rows(vectors)              the most rows of accumulators of so many vectors
 //
 // and after it the definitions of what it declares.

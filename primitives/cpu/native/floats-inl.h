@@ -190,14 +190,11 @@ static Tile<float, float> tile_along_for(int vectors) {
   }
 }
 
-// A single chain, which every element of s has: s continues it over the terms.
-static void chain(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
-                  const int64_t* rhs_k, float* s, bool first, bool last) {
-  Vector sum = begin(s, first);
-  for (int64_t k = 0; k < terms; ++k) {
-    sum = fma(broadcast(lhs[lhs_k[k]]), broadcast(rhs[rhs_k[k]]), sum);
-  }
-  end(s, sum, first, last);
+#include "steps-inl.h"
+
+template <bool raw>
+static float chain(const float* x, const float* y, int64_t terms, float s) {
+  return steps(Products<raw>{x, y}, terms, s);
 }
 
 static const Chains kChains = {kLanes,
@@ -206,4 +203,4 @@ static const Chains kChains = {kLanes,
                                tile_across_for,
                                tile_along_for,
                                {pack<false>, pack<true>},
-                               chain};
+                               {chain<false>, chain<true>}};

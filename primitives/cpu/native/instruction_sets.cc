@@ -80,6 +80,7 @@ inline void add_to(int64_t* to, __m512i sum, bool first) {
 }
 namespace float32 {
 constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
+constexpr bool kFused = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
@@ -133,6 +134,7 @@ REPJAX_BEGIN_TARGET(avx2, "avx2,fma")
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
 namespace float32 {
 constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
+constexpr bool kFused = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
@@ -162,6 +164,7 @@ namespace neon {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
+constexpr bool kFused = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
@@ -194,6 +197,7 @@ namespace plain {
 constexpr int Rows(int) { return 1; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
+constexpr bool kFused = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);

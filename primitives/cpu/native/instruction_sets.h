@@ -33,8 +33,8 @@ struct Chains {
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);
-  void (*chain)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
-                const int64_t* rhs_k, float* s, bool first, bool last);
+  // A single chain, which goes on from s over terms that lie together; by whether they are raw.
+  float (*chain[2])(const float* x, const float* y, int64_t terms, float s);
 };
 
 enum class Join { kAdd, kLargest, kSmallest };
@@ -49,6 +49,7 @@ struct Sums {
   void (*pairwise_rows[3][3])(const float* x, int64_t count, int64_t n, float* scratch,
                               float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
+  float (*sequential_row)(const float* x, int64_t n);
 };
 
 // Elements of an array that go with others that lie together: every `step`, or at `offsets`.  The

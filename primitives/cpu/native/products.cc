@@ -11,7 +11,9 @@
 #include "threads.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 
 #include "xla/ffi/api/ffi.h"
@@ -84,9 +86,38 @@ constexpr int kAcross = 2;             // vectors of columns of a tile of those
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together
 constexpr int64_t kLeastRows = 7;      // of a block
 
+// The chain of one output, out[g, m, n].
+void run_chain(const Problem& p, const bool* raw, const Chains& set, int64_t g, int64_t m,
+               int64_t n) {
+  constexpr int64_t kStaged = 1 << 12;  // terms that are put together
+  const float* const lhs = p.lhs + p.g.offset(kLhs, g) + p.m.offset(kLhs, m);
+  const float* const rhs = p.rhs + p.g.offset(kRhs, g) + p.n.offset(kRhs, n);
+  const auto chain = set.chain[raw[kLhs] || raw[kRhs]];
+  float s = 0;
+  if (p.k.axes.size() <= 1 && p.k.stride(kLhs) == 1 && p.k.stride(kRhs) == 1) {
+    s = chain(lhs, rhs, p.k.size, s);
+  } else {
+    const int64_t most = std::min(kStaged, p.k.size);
+    int64_t* const at = scratch<kOffsets, int64_t>(most);
+    float* const left = scratch<kLeft, float>(most);
+    float* const right = scratch<kRight, float>(most);
+    for (int64_t k0 = 0; k0 < p.k.size; k0 += most) {
+      const int64_t here = std::min(most, p.k.size - k0);
+      p.k.offsets(kLhs, k0, here, at);
+      for (int64_t k = 0; k < here; ++k) left[k] = lhs[at[k]];
+      p.k.offsets(kRhs, k0, here, at);
+      for (int64_t k = 0; k < here; ++k) right[k] = rhs[at[k]];
+      s = chain(left, right, here, s);
+    }
+  }
+  float* const to = p.out + p.g.offset(kOut, g) + p.m.offset(kOut, m) + p.n.offset(kOut, n);
+  *to = std::isnan(s) ? std::numeric_limits<float>::quiet_NaN() : std::fabs(s) > 0x1p-126f ? s : 0;
+}
+
 // The chains of out[g, m0 : m1, n0 : n1], of operands of which some may be raw.
 void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, int64_t m0,
                int64_t m1, int64_t n0, int64_t n1) {
+  if (m1 - m0 == 1 && n1 - n0 == 1) return run_chain(p, raw, set, g, m0, n0);
   const float* lhs = p.lhs + p.g.offset(kLhs, g);
   const float* rhs = p.rhs + p.g.offset(kRhs, g);
   float* out = p.out + p.g.offset(kOut, g);
@@ -124,7 +155,6 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   float* const accumulators = scratch<kSums, float>(all_direct ? 0 : rows * panels * width);
   float* const packed = scratch<kRight, float>(terms * width);
   float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
-  float single[16];  // the accumulator of one output, in all elements of the widest vector
   const auto pack = set.pack[raw[kRhs]];
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
@@ -140,18 +170,6 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     const auto left_row = [&](int64_t i) {
       return raw[kLhs] ? packed_left + i * here_k : lhs + lhs_m[i];
     };
-    if (rows == 1 && columns == 1) {
-      const float* right = rhs + rhs_n[0];
-      const int64_t* right_k = rhs_k;
-      if (raw[kRhs]) {
-        pack(rhs, rhs_k, here_k, rhs_n, 1, packed, 1);
-        right = packed;
-        right_k = one_by_one;
-      }
-      set.chain(here_k, left_row(0), left_k, right, right_k, single, first, last);
-      if (last) out[out_m[0] + out_n[0]] = single[0];
-      continue;
-    }
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
     int64_t j = 0;

@@ -195,6 +195,7 @@ static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scrat
 
 // out[c] = the sequential sum of x[i * row + c], i below n, which is not 0, where the processor
 // flushes: a sum that is subnormal is exact, so that it flushes as a guard does, except for the sign.
+// Elements may be raw.
 static void sequential(const float* x, int64_t n, int64_t row, int64_t width, float* out) {
   constexpr int kTogether = 4;
   int64_t c = 0;
@@ -219,6 +220,12 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
   }
 }
 
+// The same of a row.
+static float sequential_row(const float* x, int64_t n) {
+  const float sum = steps(Numbers{x}, n, 0);
+  return sum == 0 ? 0 : sum;
+}
+
 #define REPJAX_JOINS(function, of)                                                         \
   {                                                                                        \
     function<Join::kAdd, of>, function<Join::kLargest, of>, function<Join::kSmallest, of> \
@@ -228,6 +235,7 @@ static void sequential(const float* x, int64_t n, int64_t row, int64_t width, fl
     REPJAX_JOINS(function, Summed::kElements), REPJAX_JOINS(function, Summed::kRawElements),         \
         REPJAX_JOINS(function, Summed::kSquares)                                             \
   }
-static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_rows), sequential};
+static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_rows), sequential,
+                           sequential_row};
 #undef REPJAX_TERMS
 #undef REPJAX_JOINS

@@ -149,6 +149,13 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
     return;
   }
   constexpr int64_t kChains = 8;
+  if (inner == 1 && outer < kChains) {
+    share(pool, outer, outer * n, kThread, [=, &sums](int64_t o) {
+      const IeeeArithmetic flushing(true);
+      out[o] = sums.sequential_row(x + o * n, n);
+    });
+    return;
+  }
   share(pool, blocks_of(outputs, kChains), outputs * n, kThread, [=](int64_t block) {
     const IeeeArithmetic flushing(true);
     const int64_t first = block * kChains, count = std::min(kChains, outputs - first);
@@ -178,14 +185,15 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   const Elements& x = terms.x;
   constexpr std::string_view kPairwise[] = {"pairwise", "max", "min"};
   const auto kind = std::find(std::begin(kPairwise), std::end(kPairwise), accumulation);
-  if (kind != std::end(kPairwise)) {
-    const Join join = Join(kind - std::begin(kPairwise));
+  const bool in_sequence = accumulation == "sequential";
+  if (kind != std::end(kPairwise) || (in_sequence && n == 1)) {
+    const Join join = in_sequence ? Join::kAdd : Join(kind - std::begin(kPairwise));
     pairwise(sums, join, x, outer, n, inner, out->typed_data(), &pool);
-  } else if (accumulation == "sequential" && !x.code) {
+  } else if (in_sequence && !x.code && x.terms <= Summed::kRawElements) {
     sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
   } else {
     return ffi::Error::InvalidArgument(
-        "accumulation: expected pairwise, max, min, or sequential in memory");
+        "accumulation: expected pairwise, max, min, or sequential of elements");
   }
   return ffi::Error::Success();
 }
