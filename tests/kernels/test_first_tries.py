@@ -98,14 +98,62 @@ def test_errors_are_within_the_bound(name):
 
 def test_constants_are_those_of_their_script():
     made = {p.name: p for p in generate.FUNCTIONS["first"]()}
-    for name, there in [("EXP", "kExp"), ("LOG", "kLog")]:
+    for name, there in [("EXP", "kExp"), ("LOG", "kLog"), ("LOG2", "kLog2")]:
         coefficients, _ = generate.minimax(made[name])
         assert numbers(there) == [c for (c,) in coefficients]
     with mpmath.workprec(generate.PRECISION):
-        assert numbers("kInverses") == list(map(float, made["INVERSES"].values()))
-        assert numbers("kLogarithms") == list(map(float, made["LOGARITHMS"].values()))
+        for name, there in [
+            ("INVERSES", "kInverses"),
+            ("LOGARITHMS", "kLogarithms"),
+            ("SHORT_INVERSES", "kShortInverses"),
+            ("LOG2_HEADS", "kLog2Heads"),
+            ("LOG2_RESTS", "kLog2Rests"),
+        ]:
+            assert numbers(there) == list(map(float, made[name].values()))
         rows = [float(x) for n in range(9) for x in made[f"ERF_{n}"].values()]
         assert numbers("kErf") == rows
+
+
+def tried_pow(x, y):
+    bits = x.view(np.int64)
+    j = bits + (1 << 47) >> 48
+    k, i = (j + 9 >> 4) - 0x3FF, j & 15
+    names = ("kShortInverses", "kLog2Heads", "kLog2Rests")
+    inverse, head, rest = (np.array(numbers(name))[i] for name in names)
+    f = (bits - (k << 52)).view(np.float64) * inverse - 1
+    lo, t = f * polynomial(f, numbers("kLog2")) + rest, y * (k + head)
+    n = np.rint(t + y * lo)
+    r = ((t - n) + y * lo) * float.fromhex("0x1.62e42fefa39efp-1")
+    return np.ldexp(r * polynomial(r, numbers("kExp")) + 1, n.astype(int))
+
+
+def hard_pairs():
+    lines = (HARD_INPUTS / "pow.txt").read_text().splitlines()
+    bits = [[int(i, 16) for i in line.split()[:2]] for line in lines if line[0] != "#"]
+    x, y = np.array(bits, np.uint32).view(np.float32).astype(np.float64).T
+    return x, y, [mpmath.power(mpmath.mpf(a), mpmath.mpf(b)) for a, b in zip(x, y, strict=True)]
+
+
+def test_hard_pairs_are_in_doubt_and_tries_alone_are_wrong_there():
+    with mpmath.workprec(200):
+        x, y, exact = hard_pairs()
+    tried = tried_pow(x, y)
+    assert len(x) > 100 and in_doubt(tried).all()
+    with mpmath.workprec(24):
+        right = np.array([float(+v) for v in exact])
+    assert (tried.astype(np.float32) != right).sum() > len(x) // 20
+
+
+def test_errors_of_pow_are_within_the_bound():
+    rng = np.random.default_rng(2)
+    near_one = 1 + rng.choice([-1, 1], 1000) * 2.0 ** rng.uniform(-20, -3, 1000)
+    x = np.concatenate([np.exp(rng.uniform(-80, 80, 1000)), near_one]).astype(np.float32)
+    x = x.astype(np.float64)
+    y = (rng.uniform(-125, 127, 2000) / np.log2(x)).astype(np.float32).astype(np.float64)
+    with mpmath.workprec(200):
+        for a, b, z in zip(x, y, tried_pow(x, y), strict=True):
+            exact = mpmath.power(mpmath.mpf(a), mpmath.mpf(b))
+            assert abs(mpmath.mpf(z) - exact) < exact * 2.0**-41
 
 
 # --- pairs of float32 -------------------------------------------------------------------

@@ -146,7 +146,13 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
-#define IN_LOOP(function) [](auto x) __attribute__((always_inline)) { return function(x); }
+#define IN_LOOP(function) \
+  [](auto... x) __attribute__((always_inline)) { return function(x...); }
+#define OF_TWO(name)                                                                         \
+  case Operation::name:                                                                      \
+    return several::each(count, a, b, to, IN_LOOP(several::first::name),                     \
+                         [](const auto&... x)                                                \
+                             __attribute__((noinline)) { return several::name(x...); });
 #define ELEMENTARY(name)                                                                       \
   case Operation::name:                                                                        \
     return in_pairs::each(                                                                        \
@@ -155,6 +161,7 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
           several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));  \
         });
     REPJAX_ELEMENTARY(ELEMENTARY)
+    REPJAX_ELEMENTARY_OF_TWO(OF_TWO)
     case Operation::rsqrt:
       return several::each(count, a, to, IN_LOOP(several::rsqrt));
     case Operation::hold:  // these are not for one block of three operands
@@ -163,6 +170,7 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
       return;
   }
 #undef ELEMENTARY
+#undef OF_TWO
 #undef IN_LOOP
 #undef FLOATS
 #undef INTEGERS

@@ -419,6 +419,26 @@ def _first():
         float(widest),
         6,
     )
+
+    # Of pow: the short inverses c of m, -log2(c) as a multiple of 2**-20 and the rest;
+    # log2(1 + f) = f p(f), |f| <= 0.0333.
+    def logarithms():
+        return [-mpmath.log(mpf(c), 2) for c in short_logarithms()[0]]
+
+    def heads():
+        return [mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, 20)), -20) for x in logarithms()]
+
+    yield Table("SHORT_INVERSES", lambda: short_logarithms()[0])
+    yield Table("LOG2_HEADS", heads)
+    yield Table("LOG2_RESTS", lambda: [x - y for x, y in zip(logarithms(), heads(), strict=True)])
+    yield Polynomial(
+        "LOG2",
+        lambda f: mpmath.log1p(f) / f / mpmath.log(2),
+        lambda f: f * mpmath.log(2) / mpmath.log1p(f),
+        -0.03334,
+        0.03334,
+        8,
+    )
     # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
     pieces = [
         minimax(
