@@ -148,10 +148,10 @@ _FLOATS: dict[str, _Function] = {
     "is_finite": _is_finite,
 }
 #: Functions that are as long as many others; the kernel has their bodies (``write_elementary.py``).
-ELEMENTARY = names(in_cpp=True)
+ELEMENTARY, OF_TWO = (names(in_cpp=True, arity=arity) for arity in (1, 2))
 #: In formats of 16 bits they are rounded in another way.
 _FLOAT32: dict[str, _Function] = {
-    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY)
+    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY, *OF_TWO)
 }
 _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},

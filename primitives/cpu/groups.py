@@ -9,13 +9,13 @@ from jax.extend.core import Literal
 
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.cpu import library, rows
-from repjax.primitives.cpu.bytecode import ELEMENTARY, Bytecode, function_of
+from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, Bytecode, function_of
 from repjax.primitives.cpu.sums import call_kernel
 from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import View, broadcast_axes, seen, view_of
 
-_LONG = frozenset(PREFIX + name for name in ELEMENTARY)
+_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
 
 CPU = Kernels(
     "cpu",

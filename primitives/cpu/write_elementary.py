@@ -23,7 +23,7 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from repjax.primitives.core.programs import open_jaxpr
-from repjax.primitives.cpu.bytecode import ELEMENTARY
+from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO
 
 PATH = pathlib.Path(__file__).parent / "native" / "elementary-inl.h"
 #: The list of the functions, for what numbers and names operations.
@@ -39,7 +39,8 @@ _HEADER = """\
 _TYPES = {"float32": "Narrow", "int32": "NarrowBits", "float64": "Wide", "int64": "Long"}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_CALLS = {"sqrt": "root"} | {name: name for name in ("floor", "abs", "min", "max", "clamp")}
+_CALLS = {name: name for name in ("floor", "abs", "sign", "min", "max", "clamp")}
+_CALLS["sqrt"] = "root"
 
 
 class _Writer:
@@ -196,15 +197,17 @@ def source() -> str:
     """The text of ``primitives/cpu/native/elementary-inl.h``."""
     parts = [_HEADER]
     with jax.enable_x64(True):
-        for name in ELEMENTARY:
+        for name in (*ELEMENTARY, *OF_TWO):
             body = importlib.import_module(f"repjax.primitives.operations.elementary.{name}").body
+            operands = ("x", "y") if name in OF_TWO else ("x",)
             x = jax.ShapeDtypeStruct((1,), np.float32)
-            jaxpr, _ = open_jaxpr(jax.make_jaxpr(body)(x))
+            jaxpr, _ = open_jaxpr(jax.make_jaxpr(body)(*[x] * len(operands)))
             jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True])
             writer = _Writer()
-            (result,) = writer.write(jaxpr, {jaxpr.invars[0]: "x"})
+            (result,) = writer.write(jaxpr, dict(zip(jaxpr.invars, operands, strict=True)))
             lines = "\n".join(f"  {line}" for line in [*writer.lines, f"return {result};"])
-            parts.append(f"static inline Narrow {name}(Narrow x) {{\n{lines}\n}}\n")
+            taken = ", ".join(f"Narrow {x}" for x in operands)
+            parts.append(f"static inline Narrow {name}({taken}) {{\n{lines}\n}}\n")
     return "\n".join(parts)
 
 

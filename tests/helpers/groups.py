@@ -15,7 +15,8 @@ PRIMITIVES = vectors.registered()
 
 
 ELEMENTARY = {
-    name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in bytecode.ELEMENTARY
+    **{name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in bytecode.ELEMENTARY},
+    **{name: PRIMITIVES[name].bind for name in bytecode.OF_TWO},
 }
 
 

@@ -1,5 +1,5 @@
-"""First tries of elementary functions (``primitives/cpu/native/first-inl.h``), in NumPy: where they
-are in doubt, they have to be, and the proven functions of the kernel are called."""
+"""First tries of elementary functions (``primitives/cpu/native/first-inl.h`` and ``pairs-inl.h``),
+in NumPy: where they are in doubt, they have to be, and the kernel's proven functions are called."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 from repjax.primitives.cpu import sources
 from repjax.primitives.operations.elementary import generate
 
-HEADER = (pathlib.Path(sources.__file__).parent / "native" / "first-inl.h").read_text()
+NATIVE = pathlib.Path(sources.__file__).parent / "native"
+HEADER, PAIRS = ((NATIVE / name).read_text() for name in ("first-inl.h", "pairs-inl.h"))
 HARD_INPUTS = pathlib.Path(__file__).parent.parent / "data" / "hard_inputs"
 
 
-def numbers(name: str) -> list[float]:
+def numbers(name: str, header: str = HEADER) -> list[float]:
     """The constants that the header has under a name."""
-    body = re.search(rf"{name}(?:\[\d*\])+ = {{(.*?)}};", HEADER, re.DOTALL).group(1)
+    body = re.search(rf"{name}(?:\[\d*\])+ = {{(.*?)}};", header, re.DOTALL).group(1)
     return [float.fromhex(x) for x in re.findall(r"-?0x[0-9a-f.]+p[+-]\d+|0x0\.0p\+0", body)]
 
 
@@ -97,11 +98,187 @@ def test_errors_are_within_the_bound(name):
 
 def test_constants_are_those_of_their_script():
     made = {p.name: p for p in generate.FUNCTIONS["first"]()}
-    for name, there in [("EXP", "kExp"), ("LOG", "kLog")]:
+    for name, there in [("EXP", "kExp"), ("LOG", "kLog"), ("LOG2", "kLog2")]:
         coefficients, _ = generate.minimax(made[name])
         assert numbers(there) == [c for (c,) in coefficients]
     with mpmath.workprec(generate.PRECISION):
-        assert numbers("kInverses") == list(map(float, made["INVERSES"].values()))
-        assert numbers("kLogarithms") == list(map(float, made["LOGARITHMS"].values()))
+        for name, there in [
+            ("INVERSES", "kInverses"),
+            ("LOGARITHMS", "kLogarithms"),
+            ("SHORT_INVERSES", "kShortInverses"),
+            ("LOG2_HEADS", "kLog2Heads"),
+            ("LOG2_RESTS", "kLog2Rests"),
+        ]:
+            assert numbers(there) == list(map(float, made[name].values()))
         rows = [float(x) for n in range(9) for x in made[f"ERF_{n}"].values()]
         assert numbers("kErf") == rows
+
+
+def tried_pow(x, y):
+    bits = x.view(np.int64)
+    j = bits + (1 << 47) >> 48
+    k, i = (j + 9 >> 4) - 0x3FF, j & 15
+    names = ("kShortInverses", "kLog2Heads", "kLog2Rests")
+    inverse, head, rest = (np.array(numbers(name))[i] for name in names)
+    f = (bits - (k << 52)).view(np.float64) * inverse - 1
+    lo, t = f * polynomial(f, numbers("kLog2")) + rest, y * (k + head)
+    n = np.rint(t + y * lo)
+    r = ((t - n) + y * lo) * float.fromhex("0x1.62e42fefa39efp-1")
+    return np.ldexp(r * polynomial(r, numbers("kExp")) + 1, n.astype(int))
+
+
+def hard_pairs():
+    lines = (HARD_INPUTS / "pow.txt").read_text().splitlines()
+    bits = [[int(i, 16) for i in line.split()[:2]] for line in lines if line[0] != "#"]
+    x, y = np.array(bits, np.uint32).view(np.float32).astype(np.float64).T
+    return x, y, [mpmath.power(mpmath.mpf(a), mpmath.mpf(b)) for a, b in zip(x, y, strict=True)]
+
+
+def test_hard_pairs_are_in_doubt_and_tries_alone_are_wrong_there():
+    with mpmath.workprec(200):
+        x, y, exact = hard_pairs()
+    tried = tried_pow(x, y)
+    assert len(x) > 100 and in_doubt(tried).all()
+    with mpmath.workprec(24):
+        right = np.array([float(+v) for v in exact])
+    assert (tried.astype(np.float32) != right).sum() > len(x) // 20
+
+
+def test_errors_of_pow_are_within_the_bound():
+    rng = np.random.default_rng(2)
+    near_one = 1 + rng.choice([-1, 1], 1000) * 2.0 ** rng.uniform(-20, -3, 1000)
+    x = np.concatenate([np.exp(rng.uniform(-80, 80, 1000)), near_one]).astype(np.float32)
+    x = x.astype(np.float64)
+    y = (rng.uniform(-125, 127, 2000) / np.log2(x)).astype(np.float32).astype(np.float64)
+    with mpmath.workprec(200):
+        for a, b, z in zip(x, y, tried_pow(x, y), strict=True):
+            exact = mpmath.power(mpmath.mpf(a), mpmath.mpf(b))
+            assert abs(mpmath.mpf(z) - exact) < exact * 2.0**-41
+
+
+# --- pairs of float32 -------------------------------------------------------------------
+
+
+def fma(a, b, c):
+    """Of float32 arrays; at worst a second rounding, of the last bit of float64, is wrong."""
+    return (np.float64(a) * np.float64(b) + np.float64(c)).astype(np.float32)
+
+
+def _float32(text: str) -> np.float32:
+    return np.float32(float.fromhex(text))
+
+
+def _power(x):
+    zero = _float32("0x1.8p18")
+    at = fma(x, _float32("0x1.715476p+0"), zero)
+    k, j = at - zero, at.view(np.int32) & 31
+    roots, rests = (np.array(numbers(n, PAIRS), np.float32)[j] for n in ("kRoots", "kRests"))
+    r = fma(k, _float32("-0x1.62e43p-1"), x)
+    return k, roots, r, fma(k, _float32("0x1.05c61p-29"), rests)
+
+
+def _sum(x):
+    k, root, r, low = _power(x)
+    c0, c1 = np.array(numbers("kExp", PAIRS), np.float32)
+    q = r + low
+    s = fma(q * q, fma(fma(c1, q, c0), q, np.float32(0.5)), low)
+    hi = fma(root, r, root)
+    return k, hi, fma(root, s, fma(root, r, root - hi))
+
+
+def _quotient(hi, lo, d, rest, k):
+    def left(q, hi):
+        return fma(-q, rest, fma(-q, d, hi))
+
+    near = (1 / np.float64(d) * (1 + 2.0**-14)).astype(np.float32)  # as wrong as it may be
+    inverse = fma(left(near, np.float32(1)), near, near)
+    q = hi * inverse
+    return q, (left(q, hi) + lo) * inverse, np.abs(q) * np.float32(2.0**-34), k
+
+
+def exp_in_pairs(x):
+    k, hi, lo = _sum(x)
+    return hi, lo, np.full_like(hi, 2.0**-34), k
+
+
+def logistic_in_pairs(x):
+    k, hi, lo = _sum(-abs(x))
+    one, power = np.float32(1), np.floor(k).astype(int)
+    a = np.ldexp(hi, power)
+    d = a + one
+    rest = (a - (d - one)) + np.ldexp(lo, power)
+    is_negative = x < 0
+    hi, lo = np.where(is_negative, hi, one), np.where(is_negative, lo, np.float32(0))
+    return _quotient(hi, lo, d, rest, np.where(is_negative, k, 0))
+
+
+def tanh_in_pairs(x):
+    k, root, r, low = _power(-2 * abs(x))
+    c0, c1 = np.array(numbers("kExp", PAIRS), np.float32)
+    half, one, two = np.float32([0.5, 1, 2])
+    p = r * r
+    of_p, t = fma(r, r, -p), fma(half, p, r)
+    of_t = fma(half, p, r - t)
+    s = fma(low, t, low) + fma(half, of_p, fma(p * r, fma(c1, r, c0), of_t))
+    m = np.ldexp(root, np.floor(k).astype(int))
+    n = m - one
+    of_n = m - (n + one)
+    hi = fma(m, t, n)
+    lo = fma(m, s, fma(m, t, n - hi) + of_n)
+    d = hi + two
+    y, lo, bound, k = _quotient(hi, lo, d, (hi - (d - two)) + lo, 0 * k)
+    return np.copysign(y, x), np.copysign(np.float32(1), x) * -lo, bound, k
+
+
+IN_PAIRS = {
+    "exp": (exp_in_pairs, mpmath.exp, (-87, 88)),
+    "logistic": (logistic_in_pairs, lambda x: 1 / (1 + mpmath.exp(-x)), (-87, 17)),
+    "tanh": (tanh_in_pairs, mpmath.tanh, (-9, 9)),
+}
+
+
+def hard_inputs_in_pairs(name):
+    lines = (HARD_INPUTS / f"{name}.txt").read_text().splitlines()
+    x = np.array([int(i.split()[0], 16) for i in lines if i[0] != "#"], np.uint32).view(np.float32)
+    low, high = IN_PAIRS[name][2]
+    return x[(x > low) & (x < high)]
+
+
+@pytest.mark.parametrize("name", IN_PAIRS)
+def test_hard_inputs_are_in_doubt_in_pairs(name):
+    x = hard_inputs_in_pairs(name)
+    hi, lo, bound, _ = IN_PAIRS[name][0](x)
+    assert len(x) > 20 and (hi + (lo - bound) != hi + (lo + bound)).all()
+
+
+@pytest.mark.parametrize("name", IN_PAIRS)
+def test_control_pairs_alone_are_wrong_there(name):
+    x = hard_inputs_in_pairs(name)
+    tried, exact, _ = IN_PAIRS[name]
+    hi, lo, _, k = tried(x)
+    with mpmath.workprec(24):
+        right = np.array([float(exact(mpmath.mpf(float(v)))) for v in x], np.float32)
+    alone = np.ldexp(hi + lo, np.floor(k).astype(int))
+    assert (alone.view(np.uint32) != right.view(np.uint32)).sum() > len(x) // 20
+
+
+@pytest.mark.parametrize("name", IN_PAIRS)
+def test_errors_of_pairs_are_within_the_bound(name):
+    rng = np.random.default_rng(1)
+    tried, exact, (low, high) = IN_PAIRS[name]
+    near_zero = rng.choice([-1, 1], 1000) * 2.0 ** rng.uniform(-24, 0, 1000)
+    x = np.concatenate([rng.uniform(low, high, 2000), near_zero]).astype(np.float32)
+    hi, lo, bound, k = tried(x)
+    with mpmath.workprec(120):
+        for i, v in enumerate(x):
+            scaled = mpmath.ldexp(exact(mpmath.mpf(float(v))), -int(np.floor(k[i])))
+            assert abs(mpmath.mpf(float(hi[i])) + float(lo[i]) - scaled) < bound[i]
+
+
+def test_constants_of_pairs_are_those_of_their_script():
+    made = {p.name: p for p in generate.FUNCTIONS["pairs"]()}
+    coefficients, _ = generate.minimax(made["EXP"])
+    assert numbers("kExp", PAIRS) == [c for (c,) in coefficients]
+    with mpmath.workprec(generate.PRECISION):
+        for name, there in [("ROOTS", "kRoots"), ("RESTS", "kRests")]:
+            assert numbers(there, PAIRS) == [np.float32(x) for x in map(float, made[name].values())]

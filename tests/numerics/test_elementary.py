@@ -297,7 +297,9 @@ def test_digest(name):
     assert hashlib.sha256(results.tobytes()).hexdigest() == CASES[name].digest
 
 
-@pytest.mark.parametrize("name", sorted(set(generate.FUNCTIONS) - {"erf_inv", "bessel", "first"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(generate.FUNCTIONS) - {"erf_inv", "bessel", "first", "pairs"})
+)
 def test_coefficients_can_be_regenerated(name):
     source = Path(module(name).__file__).read_text()
     for polynomial in generate.FUNCTIONS[name]():

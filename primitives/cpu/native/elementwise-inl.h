@@ -29,6 +29,10 @@ static inline Bits sign(Vector x) {
 
 #include "several-inl.h"
 
+#define INLINE static inline __attribute__((always_inline))
+#include "pairs-inl.h"
+#undef INLINE
+
 // A format of 16 bits within float32.
 struct Half {
   int shift;                   // bits of float32 that it has not
@@ -142,20 +146,31 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
-#define IN_LOOP(function, x) \
-  [](several::Narrow x) __attribute__((always_inline)) { return function(x); }
-#define ELEMENTARY(name) \
-  case Operation::name:  \
-    return several::each(count, a, to, IN_LOOP(several::first::name, x), IN_LOOP(several::name, x));
+#define IN_LOOP(function) \
+  [](auto... x) __attribute__((always_inline)) { return function(x...); }
+#define OF_TWO(name)                                                                         \
+  case Operation::name:                                                                      \
+    return several::each(count, a, b, to, IN_LOOP(several::first::name),                     \
+                         [](const auto&... x)                                                \
+                             __attribute__((noinline)) { return several::name(x...); });
+#define ELEMENTARY(name)                                                                       \
+  case Operation::name:                                                                        \
+    return in_pairs::each(                                                                        \
+        count, a, to, IN_LOOP(in_pairs::name),                                                    \
+        [](int64_t count, Operand a, int32_t* to) __attribute__((noinline)) {                  \
+          several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));  \
+        });
     REPJAX_ELEMENTARY(ELEMENTARY)
+    REPJAX_ELEMENTARY_OF_TWO(OF_TWO)
     case Operation::rsqrt:
-      return several::each(count, a, to, IN_LOOP(several::rsqrt, x));
+      return several::each(count, a, to, IN_LOOP(several::rsqrt));
     case Operation::hold:  // these are not for one block of three operands
     case Operation::add_n:
     case Operation::add_n_odd:
       return;
   }
 #undef ELEMENTARY
+#undef OF_TWO
 #undef IN_LOOP
 #undef FLOATS
 #undef INTEGERS

@@ -29,6 +29,29 @@ alignas(64) constexpr double kLogarithms[16] = {
     -0x1.0415d89e74440p-5, 0x0.0p+0, 0x1.f0a30c01162a8p-5, 0x1.e27076e2af2eap-4,
     0x1.5ff3070a793d6p-3, 0x1.c8ff7c79a9a20p-3, 0x1.1675cababa60fp-2, 0x1.4618bc21c5ec2p-2,
 };
+constexpr double kLog2[] = {  // degree 8, weighted error 2**-54.69
+    0x1.71547652b82fep+0, -0x1.71547652b82b8p-1, 0x1.ec709dc3a02b8p-2, -0x1.71547654519dcp-2,
+    0x1.2776c5114aa5ep-2, -0x1.ec7075505f2cdp-3, 0x1.a617341f1cb5ep-3, -0x1.7211e6569751fp-3,
+    0x1.490882394b9d0p-3,
+};
+alignas(64) constexpr double kShortInverses[16] = {
+    0x1.0000000000000p+0, 0x1.e000000000000p-1, 0x1.c800000000000p-1, 0x1.b000000000000p-1,
+    0x1.9800000000000p-1, 0x1.8800000000000p-1, 0x1.7400000000000p-1, 0x1.6400000000000p+0,
+    0x1.5400000000000p+0, 0x1.4800000000000p+0, 0x1.3c00000000000p+0, 0x1.3000000000000p+0,
+    0x1.2400000000000p+0, 0x1.1c00000000000p+0, 0x1.1000000000000p+0, 0x1.0800000000000p+0,
+};
+alignas(64) constexpr double kLog2Heads[16] = {
+    0x0.0p+0, 0x1.7d60000000000p-4, 0x1.563e000000000p-3, 0x1.f5fd800000000p-3,
+    0x1.4f6fc00000000p-2, 0x1.8a89800000000p-2, 0x1.d7e6c00000000p-2, -0x1.e726c00000000p-2,
+    -0x1.a337800000000p-2, -0x1.6e22000000000p-2, -0x1.3712400000000p-2, -0x1.fbc1800000000p-3,
+    -0x1.84c2800000000p-3, -0x1.32ae800000000p-3, -0x1.663f000000000p-4, -0x1.6bae000000000p-5,
+};
+alignas(64) constexpr double kLog2Rests[16] = {
+    0x0.0p+0, 0x1.25b3eed319cedp-22, -0x1.eb0029a6f9bc7p-22, 0x1.520c7c69211fep-24,
+    -0x1.34c4e99e1c6c6p-24, 0x1.57f7a64ccd537p-27, 0x1.5786af187a96bp-27, 0x1.5e18ab2df3ae6p-22,
+    0x1.f5809faf6283cp-22, -0x1.cd9d0cde578d5p-22, -0x1.9d499bd9b3226p-23, 0x1.46fd97f5dc572p-23,
+    -0x1.e81781d97ee91p-22, -0x1.e278ae1a1f51fp-23, -0x1.beb244c59f331p-22, 0x1.914e204f19d94p-22,
+};
 alignas(64) constexpr double kErf[9][16] = {
     {0x1.20dd750429b6dp+0, 0x1.1ac5d850b77d8p+0, 0x1.09d544f1eebe6p+0, 0x1.e2fe8029d79f2p-1,
     0x1.abfd584d78879p-1, 0x1.75f58784aaf7cp-1, 0x1.458787cc267c6p-1, 0x1.1c904c69e6ecbp-1,
@@ -76,10 +99,10 @@ struct Tried {
 // Rounds what is within 2**-40 of y, and made canonical.  The last 29 bits of y are rounded away;
 // where they are within 2**13 of 2**28, a half, the rounding is in doubt: 2**-40 of y is at most
 // 2**13 of its last bits.
-INLINE Tried rounded(Wide y) {
+INLINE Tried rounded(Wide y, Long doubt = {}) {
   const auto from = full<Long>(INT64_C(0x10000000 - 0x2000));
   const auto others = full<Long>(INT64_C(0x1FFFC000));
-  const bool settled = !any(((as<Long>(y) - from) & others) == full<Long>(0));
+  const bool settled = !any((((as<Long>(y) - from) & others) == full<Long>(0)) | doubt);
   const NarrowBits z = as<NarrowBits>(narrow(y));
   const NarrowBits normal = (z & full<NarrowBits>(0x7FFFFFFF)) > full<NarrowBits>(0x00800000);
   return {as<Narrow>(z & normal), settled};
@@ -196,6 +219,27 @@ INLINE Tried log1p(Narrow x) {
   tried.y = where(x < full<Narrow>(-1), full<Narrow>(__builtin_nan("")), tried.y);
   tried.y = where(as<NarrowBits>(x) >= full<NarrowBits>(0x7F800000), x, tried.y);
   return tried;
+}
+
+// x**y = 2**(y log2(x)) for x > 0, log2(x) = k + head + lo, lo = f p(f) + rest, with k, m and a
+// short c as in the body: f = m c - 1 is exact, and so is the product t of y and k + head, of 28
+// bits.  lo is within 2**-51.5 of itself, and below 1.1 of log2(x): y log2(x), of at most 160, is
+// within 2**-43.4.  0**y, y > 0, is 0.
+INLINE Tried pow(Narrow x, Narrow y) {
+  const Wide u = wide(x), v = wide(y);
+  const Long j = (as<Long>(u) + full<Long>(INT64_C(1) << 47)) >> 48, i = j & full<Long>(15);
+  const Long k = ((j + full<Long>(9)) >> 4) - full<Long>(0x3FF);
+  const Wide m = as<Wide>(as<Long>(u) - (k << 52));
+  const Wide f = fused(m, lookup(kShortInverses, i), full<Wide>(-1));
+  const Wide lo = fused(f, polynomial(f, kLog2), lookup(kLog2Rests, i));
+  const Wide t = v * (number(k) + lookup(kLog2Heads, i)), power = fused(v, lo, t);
+  const Wide n = power + full<Wide>(kInteger);
+  const Wide r = fused(v, lo, t - (n - full<Wide>(kInteger))) * full<Wide>(0x1.62e42fefa39efp-1);
+  const Wide zero = full<Wide>(0), infinity = full<Wide>(__builtin_inf());
+  const Long in_range = (u > zero) & (u < infinity) & (abs(power) <= full<Wide>(160));
+  const Long is_zero = (u == zero) & (v > zero);
+  const Wide z = times_power(fused(r, polynomial(r, kExp), full<Wide>(1)), n);
+  return rounded(where(is_zero, zero, z), ~(in_range | is_zero));
 }
 
 // erf(x) = x p(t), 63/16 |x| = i + t, |t| <= 1/2; from 3.93 on, it rounds to 1.

@@ -8,6 +8,7 @@
 //   kSeveral                   vectors of which an elementary function is computed together
 //   kFused                     whether fma is an instruction
 //   Rows(vectors)              the most rows of accumulators of so many vectors
+//   kPairs                     whether pairs-inl.h is worth it
 //
 // and after it the definitions of what it declares.
 
@@ -27,6 +28,14 @@ static inline bool any(Wide bits);  // whether a bit is set
 // The elements of a table at these integers.
 static inline Wide lookup(const double (&table)[16], Wide at);
 static inline Wide fused(Wide a, Wide b, Wide c);  // a * b + c with one rounding or two
+
+// Where kPairs: the elements of a table at the last five bits of these; x 2**floor(k), with one
+// rounding; the bounds or x, also a NaN; 1 / x within 2**-14.
+static inline Vector lookup(const float (&table)[32], Bits at);
+static inline Vector times_power(Vector x, Vector k);
+static inline Vector bounded(float low, Vector x, float high);
+static inline Vector near_inverse(Vector x);
+static inline bool any(Bits bits);
 
 #include "canonical-inl.h"
 #include "floats-inl.h"

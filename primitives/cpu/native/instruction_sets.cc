@@ -80,7 +80,7 @@ inline void add_to(int64_t* to, __m512i sum, bool first) {
 }
 namespace float32 {
 constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
-constexpr bool kFused = true;
+constexpr bool kFused = true, kPairs = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
@@ -95,6 +95,17 @@ static inline bool any(Wide bits) {
 }
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
+}
+static inline Vector lookup(const float (&table)[32], Bits at) {
+  return _mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)at, _mm512_load_ps(table + 16));
+}
+static inline Vector times_power(Vector x, Vector k) { return _mm512_maskz_scalef_ps(0xFFFF, x, k); }
+static inline Vector bounded(float low, Vector x, float high) {
+  return _mm512_max_ps(_mm512_set1_ps(low), _mm512_min_ps(_mm512_set1_ps(high), x));
+}
+static inline Vector near_inverse(Vector x) { return _mm512_maskz_rcp14_ps(0xFFFF, x); }
+static inline bool any(Bits bits) {
+  return _mm512_test_epi32_mask((__m512i)bits, (__m512i)bits) != 0;
 }
 }  // namespace float32
 namespace float64 {
@@ -134,7 +145,7 @@ REPJAX_BEGIN_TARGET(avx2, "avx2,fma")
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
 namespace float32 {
 constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
-constexpr bool kFused = true;
+constexpr bool kFused = true, kPairs = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
@@ -164,7 +175,7 @@ namespace neon {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
-constexpr bool kFused = true;
+constexpr bool kFused = true, kPairs = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
@@ -197,7 +208,7 @@ namespace plain {
 constexpr int Rows(int) { return 1; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
-constexpr bool kFused = false;
+constexpr bool kFused = false, kPairs = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);

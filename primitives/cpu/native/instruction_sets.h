@@ -217,6 +217,7 @@ struct GridSums {
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
   of(erfc) of(erf_inv) of(sinh) of(cosh)
+#define REPJAX_ELEMENTARY_OF_TWO(of) of(pow)
 
 // Operations on elements of 32 bits; elementwise-inl.h says what they do.  Bytecode names them by
 // their numbers, and the certificates in docs/proofs name bytecode, so new operations come last.
@@ -231,6 +232,7 @@ struct GridSums {
   of(narrow_bfloat16)                                                                            \
   of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)                              \
   REPJAX_ELEMENTARY(of)                                                                          \
+  REPJAX_ELEMENTARY_OF_TWO(of)                                                                   \
   of(hold) of(add_n) of(add_n_odd)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };

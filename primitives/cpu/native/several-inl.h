@@ -122,6 +122,10 @@ static inline Narrow abs(Narrow x) {
 }
 static inline Wide min(Wide x, Wide y) { return where(x < y, x, y); }
 static inline Wide max(Wide x, Wide y) { return where(x > y, x, y); }
+static inline Wide sign(Wide x) {
+  const Wide zero = full<Wide>(0), one = full<Wide>(1);
+  return where(x > zero, one, where(x < zero, -one, x));
+}
 static inline Wide clamp(Wide low, Wide x, Wide high) { return min(max(x, low), high); }
 
 // Whether any bit is set.
@@ -196,6 +200,30 @@ static inline void each(int64_t count, Operand from, int32_t* to, First first, F
     const int64_t here = from.same ? count : std::min(kElements, count - i);
     each(here, {from.at + i, from.same}, to + i, function);
     if (from.same) return;
+  }
+}
+
+// The same of a function of two operands.
+template <class First, class Function>
+static inline void each(int64_t count, Operand a, Operand b, int32_t* to, First first,
+                        Function function) {
+  constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
+  for (int64_t i = 0; i < count; i += kElements) {
+    const int64_t here = std::min(kElements, count - i);
+    const auto at = [=](Operand from) {
+      if (here == kElements && !from.same) return load(from.at + i);
+      int32_t some[kElements];
+      for (int64_t k = 0; k < kElements; ++k) {
+        some[k] = from.at[from.same ? 0 : i + std::min(k, here - 1)];
+      }
+      return load(some);
+    };
+    const Narrow x = at(a), y = at(b);
+    auto tried = first(x, y);
+    if (!tried.settled) tried.y = function(x, y);
+    int32_t some[kElements];
+    store(here == kElements ? to + i : some, tried.y);
+    if (here < kElements) std::copy_n(some, here, to + i);
   }
 }
 

@@ -30,7 +30,8 @@ PRECISION = 300
 class Polynomial:
     """Minimise ``max |weight(x) * (p(x) - f(x))|`` over ``[low, high]``.
 
-    The first ``pairs`` coefficients are rounded to hi + lo, two binary64 numbers.
+    The first ``pairs`` coefficients are rounded to hi + lo, two binary64 numbers, or numbers of
+    ``bits`` bits.
     """
 
     name: str
@@ -40,15 +41,17 @@ class Polynomial:
     high: float
     degree: int
     pairs: int = 0
+    bits: int = 53
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Constants by index, each rounded to ``parts`` binary64 numbers that are to be added."""
+    """Constants by index, each rounded to ``parts`` numbers of ``bits`` bits, to be added."""
 
     name: str
     values: Callable[[], list]
     parts: int = 1
+    bits: int = 53
 
 
 def _grid(p: Polynomial, size: int):
@@ -72,11 +75,12 @@ def _extrema(errors):
     return best
 
 
-def _round(c, parts: int) -> tuple[float, ...]:
-    """``c`` as a sum of binary64 numbers, each the nearest to what is left."""
+def _round(c, parts: int, bits: int) -> tuple[float, ...]:
+    """``c`` as a sum of numbers of so many bits, each the nearest to what is left."""
     rounded = []
     for _ in range(parts):
-        rounded.append(float(c))
+        with mpmath.workprec(bits):
+            rounded.append(float(+c))
         c -= rounded[-1]
     return tuple(rounded)
 
@@ -111,7 +115,7 @@ def minimax(p: Polynomial) -> tuple[list[tuple[float, ...]], float]:
             if candidates == reference:
                 break
             reference = candidates
-        rounded = [_round(c, 2 if n < p.pairs else 1) for n, c in enumerate(exact)]
+        rounded = [_round(c, 2 if n < p.pairs else 1, p.bits) for n, c in enumerate(exact)]
         values = [mpmath.fsum(parts) for parts in rounded]
         worst = max(abs(p.weight(x) * (_evaluate(values, x) - p.f(x))) for x in _grid(p, 50 * size))
         return rounded, float(mpmath.log(worst, 2))
@@ -415,6 +419,26 @@ def _first():
         float(widest),
         6,
     )
+
+    # Of pow: the short inverses c of m, -log2(c) as a multiple of 2**-20 and the rest;
+    # log2(1 + f) = f p(f), |f| <= 0.0333.
+    def logarithms():
+        return [-mpmath.log(mpf(c), 2) for c in short_logarithms()[0]]
+
+    def heads():
+        return [mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, 20)), -20) for x in logarithms()]
+
+    yield Table("SHORT_INVERSES", lambda: short_logarithms()[0])
+    yield Table("LOG2_HEADS", heads)
+    yield Table("LOG2_RESTS", lambda: [x - y for x, y in zip(logarithms(), heads(), strict=True)])
+    yield Polynomial(
+        "LOG2",
+        lambda f: mpmath.log1p(f) / f / mpmath.log(2),
+        lambda f: f * mpmath.log(2) / mpmath.log1p(f),
+        -0.03334,
+        0.03334,
+        8,
+    )
     # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
     pieces = [
         minimax(
@@ -437,8 +461,29 @@ def _erf_over_x(x):
     return mpmath.erf(x) / x if x else 2 / mpmath.sqrt(mpmath.pi)
 
 
+def _pairs():
+    """What is tried in pairs of float32 (``primitives/cpu/native/pairs-inl.h``)."""
+
+    def powers():
+        return [mpf(2) ** (mpf(j) / 32) for j in range(32)]
+
+    yield Table("ROOTS", powers, bits=24)
+    yield Table("RESTS", lambda: [mpmath.log(x / _round(x, 1, 24)[0]) for x in powers()], bits=24)
+    # e**r = 1 + r + r**2/2 + r**3 p(r), error relative to r, |r| <= log(2)/64, and a little more.
+    yield Polynomial(
+        "EXP",
+        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+        lambda r: r**2,
+        -0.01084,
+        0.01084,
+        1,
+        bits=24,
+    )
+
+
 FUNCTIONS = {
     "first": _first,
+    "pairs": _pairs,
     "bessel": _bessel,
     "atan2": _atan2,
     "pow": _pow,
@@ -472,7 +517,7 @@ def block(p: Polynomial | Table) -> str:
     """The lines of source that define ``p``'s coefficients."""
     if isinstance(p, Table):
         with mpmath.workprec(PRECISION):
-            return "\n".join(_lines(p.name, [_round(c, p.parts) for c in p.values()]))
+            return "\n".join(_lines(p.name, [_round(c, p.parts, p.bits) for c in p.values()]))
     coefficients, error = minimax(p)
     lines = [f"# degree {p.degree}, weighted error 2**{error:.2f}"]
     if p.pairs:

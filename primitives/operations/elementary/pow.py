@@ -60,6 +60,9 @@ AVX-512 (FMA), and 0 of as many others with SSE4.2 (no FMA). 6e10 pairs were sea
 ones; ``tests/data/hard_inputs/pow.txt`` has 194, as close to a rounding boundary as 3.2e-4 units
 in the last place of binary64: all are right, and so are all ties and their neighbours.
 
+The C++ kernel has a first try in float64 and this body; its results are those of XLA's code for
+340 million pairs, and on the hard ones.
+
 Source: Tang, "Table-driven implementation of the logarithm function in IEEE floating-point
 arithmetic", ACM TOMS 16(4), 1990 (the reduction by short reciprocals; here by selects); Lauter and
 Lefevre, "An efficient rounding boundary test for pow(x, y) in double precision", IEEE Transactions

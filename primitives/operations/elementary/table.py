@@ -272,6 +272,7 @@ TABLE = (
         rule="written",
         code_size=None,
         on_scalars=False,
+        in_cpp=True,
     ),
     Row("atan2", "`atan2(y, x)`: the angle of the point (x, y)", "those of C99 likewise, below", 2),
     Row(

@@ -1,0 +1,195 @@
+// First tries of elementary functions in pairs, unevaluated sums of two float32 numbers, for
+// instruction sets with tables in registers (kPairs), whose vectors hold twice as many float32 as
+// float64.  A try is hi + lo with a bound of its error, and settles a result if all that is within
+// the bound rounds alike; else first-inl.h tries, for three in a hundred of 32 elements.
+//
+// The errors below are in units of w = 2**-40; hi + lo is within 64 w, 2**-34.  What is rounded to
+// float32 is off by 2**-24 of it at most, and by half of its last bit.  Included by
+// elementwise-inl.h.
+
+namespace in_pairs {
+
+// python -m repjax.primitives.operations.elementary.generate pairs
+alignas(64) constexpr float kRoots[32] = {
+    0x1.000000p+0f, 0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
+    0x1.2387a6p+0f, 0x1.29e9e0p+0f, 0x1.306fe0p+0f, 0x1.371a74p+0f, 0x1.3dea64p+0f, 0x1.44e086p+0f,
+    0x1.4bfdaep+0f, 0x1.5342b6p+0f, 0x1.5ab07ep+0f, 0x1.6247ecp+0f, 0x1.6a09e6p+0f, 0x1.71f75ep+0f,
+    0x1.7a1148p+0f, 0x1.82589ap+0f, 0x1.8ace54p+0f, 0x1.93737cp+0f, 0x1.9c4918p+0f, 0x1.a5503cp+0f,
+    0x1.ae89fap+0f, 0x1.b7f770p+0f, 0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f,
+    0x1.ea4afap+0f, 0x1.f50766p+0f,
+};
+alignas(64) constexpr float kRests[32] = {
+    0x0.0p+0f, -0x1.947416p-25f, 0x1.8d96d4p-25f, -0x1.dda2fep-25f, -0x1.9c0c22p-27f,
+    -0x1.a2fbb4p-25f, 0x1.964902p-25f, -0x1.2b0dbcp-25f, 0x1.125002p-25f, -0x1.cde8cep-26f,
+    0x1.370be4p-25f, 0x1.336de2p-30f, -0x1.0a3552p-25f, -0x1.c541b6p-26f, -0x1.00d8acp-27f,
+    -0x1.6cb284p-25f, 0x1.26055cp-26f, 0x1.8b2bb8p-26f, -0x1.05cb44p-25f, -0x1.1c2142p-26f,
+    0x1.67a1cap-28f, -0x1.348e56p-25f, 0x1.a3b5e4p-28f, -0x1.0b7ec8p-25f, -0x1.f9c306p-27f,
+    -0x1.e4c886p-26f, -0x1.6961b4p-28f, -0x1.b5151ep-28f, -0x1.a5217cp-28f, -0x1.ab7132p-26f,
+    0x1.61428ep-28f, -0x1.2ad5f8p-27f,
+};
+constexpr float kExp[] = {0x1.5555c2p-3f, 0x1.5555acp-5f};  // degree 1, weighted error 2**-35.55
+
+struct Tried {
+  Vector y;
+  Bits doubt;
+};
+struct Pair {
+  Vector hi, lo;
+};
+
+INLINE Vector full(float x) { return broadcast(x); }
+INLINE Vector negative_of(Vector x) { return as<Vector>(as<Bits>(x) | fill(INT32_MIN)); }
+
+// hi and a rest between `least` and `most`: rounding is monotone.
+INLINE Tried rounded(Vector hi, Vector least, Vector most) {
+  const Vector y = hi + most;
+  return {y, as<Bits>(y) ^ as<Bits>(hi + least)};
+}
+
+// e**x = 2**k e**(r + low) for |x| <= 104, k the multiple of 1/32 next to x / log(2).  `root` is
+// the float32 number next to 2**(k - floor(k)).
+//
+// k is next to x / log(2) but for 2**-17, so that |r| < log(2) / 64 + 2**-18 < 0.010836.  r is
+// exact: unless k = 0 and r = x, |x| > 2**-7, so that x and k times a number of 21 bits are
+// multiples of 2**-30.  |low| < 2**-21.6, for |k| < 60 below 2**-22.6; it is within 2**-44.8, or
+// 2**-45.9.
+struct Power {
+  Vector k, root, r, low;
+};
+template <class V>
+INLINE Power power(V x) {
+  const auto zero = full(0x1.8p18f);  // its last bit is 1/32
+  const V at = fma(x, full(0x1.715476p+0f), zero), k = at - zero;
+  const V r = fma(k, full(-0x1.62e43p-1f), x);
+  const V low = fma(k, full(0x1.05c61p-29f), lookup(kRests, as<Bits>(at)));
+  return {k, lookup(kRoots, as<Bits>(at)), r, low};
+}
+
+// root (1 + r + s), s = low + q**2 / 2 + q**3 p(q), q = r + low, as hi = root (1 + r), rounded, and
+// lo.
+//
+// |q| < 0.01084, |s| < 2**-14.  Relative to the root: rounding q, times q: 5.6 w; q**2: 2 w; its
+// factor near 1/2: 3.9 w; s: 2 w; p: 0.3 w; low: 0.1 w; together 13.9 w.  root - hi is exact, |lo|
+// is below 2**-13, and rounding lo takes 4 w.
+INLINE Pair sum(const Power& e) {
+  const Vector q = e.r + e.low;
+  const Vector c = fma(fma(full(kExp[1]), q, full(kExp[0])), q, full(0.5f));
+  const Vector s = fma(q * q, c, e.low);
+  const Vector hi = fma(e.root, e.r, e.root);
+  return {hi, fma(e.root, s, fma(e.root, e.r, e.root - hi))};
+}
+
+// The root is below 2: 2 * 13.9 w + 4 w, and 4 w in lo + 64 w, are within these.
+template <class V>
+INLINE Tried exp(V x) {
+  const Power e = power(bounded(-104, x, 89));
+  const Pair y = sum(e);
+  const auto bound = full(0x1p-34f);
+  Tried tried = rounded(y.hi, y.lo - bound, y.lo + bound);
+  tried.y = as<Vector>(guard(times_power(tried.y, e.k)));
+  return tried;
+}
+
+// (hi + lo) / (d + rest), with |lo| < 2**-14 hi and |rest| < 2**-13.9 d, as q and what is left.
+//
+// Relative to q: `inverse` is within 2**-23.9 of that of d + rest.  What is left of hi is below
+// 2**-13.8 hi; roundings of this, of the sum with lo, of the product, the error of `inverse` in it,
+// and the last rounding take 4.6 w, 4 w, 4.3 w, 4.3 w and 4.3 w; a sixteenth of that where lo and
+// rest are below 2**-18.
+template <class V>
+INLINE Tried quotient(Pair x, V d, V rest) {
+  const auto left = [=](Vector q, Vector hi) { return fma(-q, rest, fma(-q, d, hi)); };
+  const Vector near = near_inverse(d), inverse = fma(left(near, full(1)), near, near);
+  const Vector q = x.hi * inverse, lo = (left(q, x.hi) + x.lo) * inverse;
+  return rounded(q, fma(q, full(-0x1p-34f), lo), fma(q, full(0x1p-34f), lo));
+}
+
+// 1 / (1 + e**-x): with e = e**-|x|, 1 / (1 + e), or e / (1 + e) where x < 0.
+//
+// e is within 18.1 w of itself, e / (1 + e) so, too, 1 + e within 9.1 w and, with the rounding of
+// `rest`, 4 w: 22.1 w, and 21.5 w in the quotient.
+template <class V>
+INLINE Tried logistic(V x) {
+  const Bits is_negative = as<Bits>(x) < Bits{};
+  const Power e = power(bounded(-104, negative_of(x), 0));
+  const Pair y = sum(e);
+  const Vector a = times_power(y.hi, e.k), d = a + full(1);
+  const Vector rest = (a - (d - full(1))) + times_power(y.lo, e.k);
+  const auto if_negative = [=](Vector y, Vector z) { return where(is_negative, y, z); };
+  Tried tried = quotient({if_negative(y.hi, full(1)), if_negative(y.lo, Vector{})}, d, rest);
+  const Bits z = guard(times_power(tried.y, if_negative(e.k, Vector{})));
+  tried.y = as<Vector>(z & fill(INT32_MAX));  // a NaN has lost its sign
+  return tried;
+}
+
+// e**x - 1 = (m - 1) + m (t + s), m = 2**k, t + s = r + r**2 / 2 + r**3 p(r) + low (1 + t), for
+// -40 <= x <= 0.
+//
+// m - 1 is n and of_n, r + r**2 / 2 is t, of_t and half of of_p, all exactly (but for underflow
+// where |x| < 2**-50, and the result is x).  |m t| is at most half of |n|, or n = 0, so that n - hi
+// is exact, and |m r| is below 1.01 times the result, e.  Relative to e: p 22.6 w; four roundings
+// of at most 2**-46 in s, or where k = 0 of 2**-25 |r|**3, 6 w; low 1.6 w; lo, which is below
+// 2**-15 e, 2 w: 32.2 w.
+template <class V>
+INLINE Pair less_one(V x) {
+  const Power e = power(x);
+  const Vector p = e.r * e.r, of_p = fma(e.r, e.r, -p), half = full(0.5f);
+  const Vector t = fma(half, p, e.r), of_t = fma(half, p, e.r - t);
+  const Vector c = fma(full(kExp[1]), e.r, full(kExp[0]));
+  const Vector s = fma(e.low, t, e.low) + fma(half, of_p, fma(p * e.r, c, of_t));
+  const Vector m = times_power(e.root, e.k), n = m - full(1), of_n = m - (n + full(1));
+  const Vector hi = fma(m, t, n);
+  return {hi, fma(m, s, fma(m, t, n - hi) + of_n)};
+}
+
+// -e / (2 + e), e = e**(-2 |x|) - 1.
+//
+// Errors of e count 2 / (2 + e) times: 32.6 w for k >= -1/32, and elsewhere at most 2 / 3 of that,
+// as |e| is three times |m r|; the quotient takes 8 w, as lo is below 2**-15 e.
+template <class V>
+INLINE Tried tanh(V x) {
+  const Vector a = negative_of(x);
+  const Pair e = less_one(bounded(-40, a + a, 0));
+  const Vector d = e.hi + full(2), rest = (e.hi - (d - full(2))) + e.lo;
+  Tried tried = quotient(e, d, rest);
+  tried.y = as<Vector>(guard(as<Vector>(as<Bits>(tried.y) ^ (~as<Bits>(x) & fill(INT32_MIN)))));
+  return tried;
+}
+
+// The others are not tried.
+struct NotTried {};
+#define NOT_TRIED(name) \
+  template <class V>    \
+  INLINE NotTried name(V) { return {}; }
+NOT_TRIED(exp2) NOT_TRIED(expm1) NOT_TRIED(log) NOT_TRIED(log1p) NOT_TRIED(log2) NOT_TRIED(log10)
+NOT_TRIED(erf) NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
+#undef NOT_TRIED
+
+// to = first(from) where that settles the results of two vectors, else rest(count, from, to).
+template <class First, class Rest>
+static inline void each(int64_t count, Operand from, int32_t* to, First first, Rest rest) {
+  constexpr int64_t kElements = 2 * kLanes;
+  int64_t i = 0;
+  if constexpr (kPairs) {
+    if constexpr (std::is_same_v<decltype(first(Vector{})), Tried>) {
+      const auto at = [&](int64_t k) {
+        Vector x;
+        __builtin_memcpy(&x, from.at + k, sizeof x);
+        return x;
+      };
+      const auto store = [&](int64_t k, Vector x) { __builtin_memcpy(to + k, &x, sizeof x); };
+      for (; i + kElements <= count && !from.same; i += kElements) {
+        const Tried a = first(at(i)), b = first(at(i + kLanes));
+        if (any(a.doubt | b.doubt)) {
+          rest(kElements, {from.at + i, false}, to + i);
+        } else {
+          store(i, a.y);
+          store(i + kLanes, b.y);
+        }
+      }
+    }
+  }
+  if (i < count) rest(count - i, {from.at + i, from.same}, to + i);
+}
+
+}  // namespace in_pairs
