@@ -28,7 +28,7 @@ from repjax.primitives.cpu import (
     scatter,
     sums,
 )
-from repjax.primitives.fusion.entries import in_entries, raw_dot_general_p, raw_scatter_add_p
+from repjax.primitives.fusion.entries import RAW_SCATTERS, in_entries, raw_dot_general_p
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
@@ -45,7 +45,7 @@ from repjax.primitives.operations.products import (
 )
 from repjax.primitives.operations.reductions import cumulative, extrema
 from repjax.primitives.operations.reductions import sums as reductions
-from repjax.primitives.operations.scatter import scatter_add_p
+from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
 
 # --- CPU --------------------------------------------------------------------------------
 
@@ -67,10 +67,15 @@ _IN_PARTS = {
     extrema.reduce_max_p: sums.reduce_max,
     extrema.reduce_min_p: sums.reduce_min,
 }
+_SCATTERS = {
+    scatter_add_p: scatter.scatter_add,
+    scatter_max_p: scatter.scatter_max,
+    scatter_min_p: scatter.scatter_min,
+}
 #: The C++ library, for what a device computes by itself.
 _ON_ONE_DEVICE = {
-    scatter_add_p: scatter.scatter_add,
-    raw_scatter_add_p: scatter.scatter_add,
+    **_SCATTERS,
+    **{RAW_SCATTERS[primitive]: kernel for primitive, kernel in _SCATTERS.items()},
     factorizations.triangular_solve_p: linalg.triangular_solve,
     factorizations.cholesky_p: linalg.cholesky,
     factorizations.lu_p: linalg.lu,

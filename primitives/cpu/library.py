@@ -46,6 +46,7 @@ _TARGETS = (
     "repjax_reduce_sum",
     "repjax_rows",
     "repjax_scatter_add",
+    "repjax_scatter_extremum",
     "repjax_triangular_solve",
 )
 _SOURCES = pathlib.Path(__file__).parent / "native"

@@ -4,7 +4,7 @@ Parameters of a model may fill the memory.  A pass that makes them canonical wou
 all that a product of a few rows does with them, and as much memory again.  But making values
 canonical commutes with moving them, so that of a table only the rows that are taken need it; and
 some kernels take operands as they come, *raw*: that of matrix products looks whether they are
-canonical as it reads them (``cpu/native/products.cc``), those of scatter-add and of Fourier
+canonical as it reads them (``cpu/native/products.cc``), those of scatters and of Fourier
 transforms make them so.
 
 :func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
@@ -31,7 +31,7 @@ from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
-from repjax.primitives.operations.scatter import scatter_add_p
+from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
 
 #: Elements of an input for which another pass is not worth the trouble.
 SMALL = 1 << 14
@@ -105,8 +105,8 @@ def _is_product(equation) -> bool:
 
 
 def _is_raw_update(equation, position: int) -> bool:
-    """Whether the operand is updates that the kernel of scatter-add takes raw."""
-    is_scatter = equation.primitive is scatter_add_p and "accumulation" not in equation.params
+    """Whether the operand is updates that the kernel of a scatter takes raw."""
+    is_scatter = equation.primitive in RAW_SCATTERS and "accumulation" not in equation.params
     return is_scatter and position == 2 and equation.invars[2].aval.dtype == np.float32
 
 
@@ -197,9 +197,8 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
             results = [_product(seen, **equation.params)]
         elif raw[2:] == [True] and _is_raw_update(equation, 2):
             operands = [*map(read, equation.invars[:2]), seen[2].raw]
-            results = [
-                raw_scatter_add_p.bind(*operands, raw=(False, False, True), **equation.params)
-            ]
+            scatter = RAW_SCATTERS[equation.primitive]
+            results = [scatter.bind(*operands, raw=(False, False, True), **equation.params)]
         elif any(raw) and raw[0] and _is_move(equation):
             results = [seen[0].moved(equation, list(map(read, equation.invars[1:])))]
         else:
@@ -322,4 +321,5 @@ def _of_raw_operands(primitive: Primitive) -> Primitive:
 
 
 raw_dot_general_p = _of_raw_operands(dot_general_p)
-raw_scatter_add_p = _of_raw_operands(scatter_add_p)
+#: By the scatters of canonical updates.
+RAW_SCATTERS = {p: _of_raw_operands(p) for p in (scatter_add_p, scatter_max_p, scatter_min_p)}

@@ -23,15 +23,14 @@ from repjax.primitives.core.jax_internals import prim_requires_devices_during_lo
 from repjax.primitives.core.programs import bind_equation, settled
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
-from repjax.primitives.fusion.entries import raw_dot_general_p, raw_scatter_add_p
+from repjax.primitives.fusion.entries import RAW_SCATTERS, raw_dot_general_p
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import conv_general_dilated_p, dot_general_p
-from repjax.primitives.operations.scatter import scatter_add_p
 
 _PRODUCTS = (dot_general_p, raw_dot_general_p, conv_general_dilated_p)
-_SCATTERS = (scatter_add_p, raw_scatter_add_p)
+_SCATTERS = (*RAW_SCATTERS, *RAW_SCATTERS.values())
 #: Operations whose results have no other elements than their operand, besides moves.
 _SPREADING = frozenset(("broadcast_in_dim", "real", "imag"))
 

@@ -406,6 +406,9 @@ def _scatter_extremum(largest: bool):
     return body
 
 
+scatter_min_body, scatter_max_body = _scatter_extremum(False), _scatter_extremum(True)
+
+
 # --- primitives and rules ---------------------------------------------------------------
 
 _OPTIONS = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
@@ -418,12 +421,8 @@ scatter_add_p = define(
     halves=canonical.flush,
 )
 scatter_mul_p = define("scatter_mul", scatter_mul_body, lax.scatter_mul)
-scatter_min_p = define(
-    "scatter_min", _scatter_extremum(False), lax.scatter_min, halves=canonical.flush
-)
-scatter_max_p = define(
-    "scatter_max", _scatter_extremum(True), lax.scatter_max, halves=canonical.flush
-)
+scatter_min_p = define("scatter_min", scatter_min_body, lax.scatter_min, halves=canonical.flush)
+scatter_max_p = define("scatter_max", scatter_max_body, lax.scatter_max, halves=canonical.flush)
 plain_rule("scatter-min", scatter_min_p, keep=_OPTIONS)
 plain_rule("scatter-max", scatter_max_p, keep=_OPTIONS)
 

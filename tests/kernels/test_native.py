@@ -73,6 +73,44 @@ def test_blocks(shape):
                 assert_same_bits(actual, expected)
 
 
+#: Products that are computed without being divided, and some that just are not: the shapes, and the
+#: contracted and the batch axes.
+SMALL = [
+    *[
+        ((k,), (k, n), (((0,), (0,)), ((), ())))
+        for k, n in ((16, 16), (64, 64), (3, 48), (256, 112))
+    ],
+    *[((k, n), (k,), (((0,), (0,)), ((), ()))) for k, n in ((16, 16), (5, 80), (257, 16))],
+    *[((m, 20), (20, n), MATRIX) for m, n in ((1, 32), (5, 16), (13, 144), (16, 17), (31, 64))],
+    *[((20, m), (20, n), (((0,), (0,)), ((), ()))) for m, n in ((5, 16), (16, 5), (48, 7))],
+    ((3, 4, 7), (3, 7, 32), (((2,), (1,)), ((0,), (0,)))),
+    ((4, 7, 3), (7, 3, 32), (((1,), (0,)), ((2,), (1,)))),
+    ((2, 3, 8), (8, 16), (((2,), (0,)), ((), ()))),
+    ((6, 1), (1, 16), MATRIX),
+    ((4, 0), (0, 16), MATRIX),
+]
+
+
+@needs_kernel
+@pytest.mark.parametrize(("lhs", "rhs", "numbers"), SMALL, ids=str)
+def test_small_products(lhs, rhs, numbers):
+    rng = np.random.default_rng(1)
+    for data in ("normal", "underflowing", "ties", "any_bits"):
+        x, y = (canonical.canonicalize(DATA[data](rng, shape)) for shape in (lhs, rhs))
+        expected = run(BODIES[0], x, y, dimension_numbers=numbers)
+        swapped = tuple(pair[::-1] for pair in numbers)
+        turned = run(BODIES[0], y, x, dimension_numbers=swapped)
+        for dot_general, _ in implementations():
+            assert_same_bits(run(dot_general, x, y, dimension_numbers=numbers), expected)
+            assert_same_bits(run(dot_general, y, x, dimension_numbers=swapped), turned)
+    # Negative control: other terms have other bits.
+    if x.size:
+        x = DATA["normal"](rng, lhs)
+        y = DATA["normal"](rng, rhs)
+        other = run(BODIES[0], np.nextafter(x, np.float32(9)), y, dimension_numbers=numbers)
+        assert (other != run(BODIES[0], x, y, dimension_numbers=numbers)).any()
+
+
 @needs_kernel
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")])

@@ -338,24 +338,49 @@ def test_the_data_can_tell_orders_apart():
 
 @pytest.mark.skipif(not library.available(), reason="there is no kernel")
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 37])
-def test_kernel(width):
+@pytest.mark.parametrize("method", ["add", "max", "min"])
+def test_kernel(method, width):
     """With each instruction set, as without; rows of no, one and many updates, and none."""
     rng = np.random.default_rng(width)
     index = np.concatenate([rng.integers(-1, 31, 200), np.full(50, 7), [2**31 - 1, -(2**31)]])
+    target = "add" if method == "add" else "extremum" if width >= 8 else None
     for data in DATA:
         x, u = data((30, width), 1), data((len(index), width), 2)
 
         def run(x, u):
             numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-            return lax.scatter_add(x, index[:, None].astype(np.int32), u, numbers, mode="drop")
+            function = getattr(lax, f"scatter_{method}")
+            return function(x, index[:, None].astype(np.int32), u, numbers, mode="drop")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(library, "available", lambda: False)
             expected = repjax.reproducible(lambda *xs: run(*xs))(x, u)
         lowered = repjax.reproducible(run).lower(x, u)
-        assert "custom_call @repjax_scatter_add" in lowered.as_text()
+        text = lowered.as_text()
+        assert f"custom_call @repjax_scatter_{target}" in text or target is None
         for name in each_instruction_set():
             assert_same_bits(lowered.compile()(x, u), expected, f"{data.__name__}, {name}")
+
+
+@pytest.mark.skipif(not library.available(), reason="there is no kernel")
+@pytest.mark.parametrize(("rows", "windows"), [(100, 20_000), (20_000, 900), (9000, 20_000)])
+def test_extrema_by_the_kernel(rows, windows):
+    """Several threads with tables of their own, and one; raw updates."""
+    u, row = any_bits((windows, 20)), RNG.integers(-1, rows + 1, windows)
+    for reduce in (jax.ops.segment_max, jax.ops.segment_min):
+
+        def run(u, reduce=reduce):
+            return reduce(u, row, rows)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(library, "available", lambda: False)
+            expected = repjax.reproducible(lambda u: run(u))(u)
+        for name in each_instruction_set():
+            assert_same_bits(repjax.reproducible(lambda u: run(u))(u), expected, name)
+            assert_same_bits(repjax.reproducible(lambda u: run(u))(canonical(u)), expected, name)
+        assert np.isnan(expected).any() and np.isfinite(expected).any()
+        other = repjax.reproducible(lambda u: run(u))(u[::-1])  # negative control
+        assert not same_bits(other, expected)
 
 
 @pytest.mark.skipif(not library.available(), reason="there is no kernel")

@@ -280,6 +280,11 @@ struct Scatter {
                        int64_t n, int64_t of_row, int64_t width, char* table);
   void (*merge)(char* more, int64_t n, int64_t of_row, int64_t width, char* table);
   bool (*finish)(const float* x, char* row, int64_t width, int precision, float* to);
+  // Joins rows of raw updates to the rows at[k] of n, by Join, which is no sum; and all of one table to
+  // those of another.
+  void (*join[3])(const float* updates, const int32_t* at, int64_t count, int64_t n, int64_t width,
+                  float* table);
+  void (*join_tables[3])(const float* more, int64_t size, float* table);
 };
 constexpr int64_t kUpdatesAhead = 16;
 

@@ -259,6 +259,69 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   run_block(p, p.raw, set, g, m0, m1, n0, n1);
 }
 
+// Computes a product that is so small that describing it as a Problem and dividing it would take
+// longer, in a loop for instance.  Returns false if it is not one: of canonical operands, and of at
+// most one axis of each dimension, where the columns fill vectors and lie together, or the rows do.
+bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const float* rhs,
+               int64_t rhs_count, ffi::Span<const int64_t> problems, float* out,
+               int64_t out_count) {
+  constexpr int64_t kMost = 1 << 16;  // multiply-adds
+  enum { kG, kM, kN, kK };
+  const int64_t* const first = problems.begin();
+  const int64_t axes = first[3];
+  if (axes > 4 || int64_t(problems.size()) != 4 + axes * (2 + kStrides)) return false;
+  int64_t sizes[4] = {1, 1, 1, 1}, strides[4][3] = {}, last[3] = {first[0], first[1], first[2]};
+  for (const int64_t* at = first + 4; at < problems.end(); at += 2 + kStrides) {
+    int64_t& size = sizes[at[0]];
+    if (size != 1) return false;
+    size = at[1];
+    for (int of : {kLhs, kRhs, kOut}) {
+      strides[at[0]][of] = at[2 + of];
+      last[of] += (size - 1) * at[2 + of];
+    }
+  }
+  const int64_t terms = sizes[kK], work = sizes[kG] * sizes[kM] * sizes[kN] * terms;
+  if (work == 0 || work > kMost || terms > kTerms || last[kLhs] >= lhs_count ||
+      last[kRhs] >= rhs_count || last[kOut] >= out_count) {
+    return false;
+  }
+  lhs += first[kLhs], rhs += first[kRhs], out += first[kOut];
+  int left = kLhs, right = kRhs, m = kM, n = kN;
+  if (strides[kN][kRhs] != 1 || strides[kN][kOut] != 1 || sizes[kN] % set.lanes) {
+    if (strides[kM][kLhs] != 1 || strides[kM][kOut] != 1 || sizes[kM] % set.lanes) return false;
+    std::swap(lhs, rhs);
+    std::swap(left, right);
+    std::swap(m, n);
+  }
+  const IeeeArithmetic ieee;
+  int64_t left_k[kTerms], right_k[kTerms];
+  for (int64_t k = 0; k < terms; ++k) {
+    left_k[k] = k * strides[kK][left];
+    right_k[k] = k * strides[kK][right];
+  }
+  for (int64_t g = 0; g < sizes[kG]; ++g) {
+    const float* const a = lhs + g * strides[kG][left];
+    const float* const b = rhs + g * strides[kG][right];
+    float* const to = out + g * strides[kG][kOut];
+    int vectors = sizes[m] == 1 ? kAlong : set.vectors;
+    for (int64_t j = 0; j < sizes[n]; j += vectors * set.lanes) {
+      while (j + vectors * set.lanes > sizes[n]) vectors = (vectors + 1) / 2;
+      for (int64_t i = 0; i < sizes[m];) {
+        const Tile<float, float> tile =
+            sizes[m] == 1 ? set.tile_along_for(vectors) : set.tile_for(vectors, sizes[m] - i);
+        const float* rows[16];
+        float* sums[16];
+        for (int r = 0; r < tile.rows; ++r, ++i) {
+          rows[r] = a + i * strides[m][left];
+          sums[r] = to + i * strides[m][kOut] + j;
+        }
+        tile.run(terms, rows, left_k, b + j, right_k, sums, true, true);
+      }
+    }
+  }
+  return true;
+}
+
 // The time of a call in which m are the rows and n the columns, in vector operations: the chains,
 // the packing of the right operand, the reading of the left one, element by element, and the results
 // that do not lie together.
@@ -279,6 +342,9 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
                               ffi::Span<const int64_t> problems, float* out, int64_t out_count,
                               int64_t raw) {
   const Chains& set = instruction_set().floats;
+  if (!raw && run_small(set, lhs, lhs_count, rhs, rhs_count, problems, out, out_count)) {
+    return ffi::Error::Success();
+  }
   return for_problems(
       lhs, lhs_count, rhs, rhs_count, problems, out, out_count, [&](Problem& problem) {
         problem.raw[kLhs] = raw & 1;

@@ -294,4 +294,37 @@ static bool finish_row(const float* x, char* at, int64_t width, int precision, f
   return true;
 }
 
-static const Scatter kScatter = {add_updates, add_in_table, merge_tables, finish_row};
+// The larger or the smaller of a canonical number and a raw one, or NaN.
+template <Join join>
+static inline float extremum(float a, float b) {
+  const int32_t bits = as<int32_t>(b), size = bits & 0x7FFFFFFF;
+  b = as<float>(size > 0x7F800000 ? kNan : size < 0x00800000 ? 0 : bits);
+  const bool first = (join == Join::kLargest ? a > b : a < b) | (a != a);
+  return first ? a : b;
+}
+
+template <Join join>
+static inline void join_row(const float* from, int64_t width, float* to) {
+  int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) {
+    store(to + c, both<join>(load(to + c), as<Vector>(canonical(load(from + c)))));
+  }
+  for (; c < width; ++c) to[c] = extremum<join>(to[c], from[c]);
+}
+
+template <Join join>
+static void join_updates(const float* updates, const int32_t* at, int64_t count, int64_t n,
+                         int64_t width, float* table) {
+  for (int64_t k = 0; k < count; ++k) {
+    if (uint32_t(at[k]) >= uint32_t(n)) continue;
+    join_row<join>(updates + k * width, width, table + at[k] * width);
+  }
+}
+
+static const Scatter kScatter = {
+    add_updates,
+    add_in_table,
+    merge_tables,
+    finish_row,
+    {nullptr, join_updates<Join::kLargest>, join_updates<Join::kSmallest>},
+    {nullptr, join_row<Join::kLargest>, join_row<Join::kSmallest>}};

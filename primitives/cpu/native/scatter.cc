@@ -1,4 +1,4 @@
-// Scatter-add of rows of float32 (repjax_scatter_add).
+// Scatters of rows of float32: sums (repjax_scatter_add) and extrema (repjax_scatter_extremum).
 //
 //   out[r, c] = operand[r, c] + the sum of updates[k, c] over the k with rows[k] = r
 //
@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -190,8 +191,50 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
   return ffi::Error::Success();
 }
 
+// out[r, c] = the largest or the smallest of operand[r, c] and of updates[k, c], rows[k] = r.  Each thread
+// joins some updates, all but the first one to a table of their own.
+ffi::Error handle_extremum(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand,
+                           ffi::Buffer<ffi::S32> rows, ffi::Buffer<ffi::F32> updates,
+                           int64_t width, int64_t largest, ffi::ResultBuffer<ffi::F32> out) {
+  constexpr int64_t kMost = 1 << 18;  // elements of a table
+  const int64_t size = operand.element_count(), windows = rows.element_count();
+  if (width < 1 || size % width || int64_t(updates.element_count()) != windows * width ||
+      out->typed_data() != operand.typed_data()) {
+    return ffi::Error::InvalidArgument(
+        "expected an operand [n, width], updates [k, width], and the result in the operand's place");
+  }
+  const Scatter& set = instruction_set().scatter;
+  const Join join = largest ? Join::kLargest : Join::kSmallest;
+  const int64_t n = size / width;
+  const bool several = size <= kMost && 2 * n <= windows;
+  const int64_t threads = several ? useful_threads(&pool, 2.0 * windows * width, kThread) : 1;
+  float* const tables = scratch<kSums, float>(size * (threads - 1));
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::fill_n(tables, size * (threads - 1), largest ? -infinity : infinity);
+  const auto table = [=, to = out->typed_data()](int64_t i) {
+    return i == 0 ? to : tables + (i - 1) * size;
+  };
+  in_parallel(&pool, threads, threads, [=, &set, from = updates.typed_data(),
+                                        at = rows.typed_data()](int64_t i) {
+    const int64_t begin = i * windows / threads, end = (i + 1) * windows / threads;
+    set.join[int(join)](from + begin * width, at + begin, end - begin, n, width, table(i));
+  });
+  for (int64_t i = 1; i < threads; ++i) set.join_tables[int(join)](table(i), size, table(0));
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_scatter_extremum, repjax::handle_extremum,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int64_t>("width")
+                                  .Attr<int64_t>("largest")
+                                  .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_scatter_add, repjax::handle,
                               ffi::Ffi::Bind()
