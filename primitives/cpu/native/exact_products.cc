@@ -295,8 +295,8 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
     }
   }
 
-  // Steps of which the terms of rows and columns are multiples, or less.  Partial sums of multiples of
-  // a step are exact while float64 has a bit for it.
+  // Steps of which the terms of rows and columns are multiples, or less.  Partial sums of multiples
+  // of a step are exact while float64 has a bit for it.
   std::vector<float> of_left, of_right;
   auto find_steps = [&] {
     of_left.assign(rows, INFINITY), of_right.assign(columns, INFINITY);
