@@ -570,6 +570,27 @@ def test_the_bounds_of_kernels(slack, monkeypatch):
             assert (np.asarray(results) == right).all() == (slack == 1), name
 
 
+@pytest.mark.parametrize("first", [1.0, 1 + 2.0**-23])
+@pytest.mark.parametrize("slack", [1.0, 0.125])
+def test_sums_of_few_bits(slack, first, monkeypatch):
+    """A product is lost below a tie: the sum is not exact, though its terms have one bit each.
+
+    With a first row and column that have more bits, that is found once many are uncertain.
+    """
+    x = np.tile(np.float32([1, 2.0**-12, 2.0**-27]), (9, 1))
+    y = np.tile(np.float32([1, 2.0**-12, 2.0**-26])[:, None], (1, 40))
+    x[0, 0] = y[0, 0] = first
+    monkeypatch.setattr(kernel, "SLACK", slack)
+
+    def compute(x, y):
+        with jax.enable_x64(True):
+            return kernel.exact_dot_general(x, y, dimension_numbers=MATRIX)
+
+    for name in each_instruction_set():
+        found = np.asarray(jax.jit(compute)(x, y))
+        assert (found[1:, 1:] == np.float32(1 + 2.0**-23)).all() == (slack == 1), name
+
+
 def test_what_is_uncertain_everywhere():
     """Rows of mean zero times nearly constant columns: each sum cancels, by the kernel twice."""
     rng = np.random.default_rng(11)

@@ -17,6 +17,7 @@ from ptx.checks import DEVICES, FLOAT64_PRODUCTS, differences, drawn, findings, 
 from ptx.compile import compile_for
 from ptx.executor import Choices
 from ptx.lint import lint
+from ptx.races import EmulationError
 from ptx.run import run
 from repjax.primitives.gpu import products, sums
 from repjax.primitives.operations.products import exact
@@ -190,7 +191,7 @@ def check_control(target: str, function, on_cpu, arguments, split=None) -> dict[
     }
     try:
         result = run(program, *arguments)
-    except NotImplementedError as error:
+    except (EmulationError, NotImplementedError) as error:
         return found | {"run": f"refused: {error}"}
     if result.inexact:
         return found | {"run": f"inexact: {sorted(result.inexact)}"}

@@ -88,50 +88,51 @@ static double widen_all(const float* x, int64_t n, double* to) {
   return result;
 }
 
-// Of numbers of float32, twice as many as a vector of float64 has, the largest exponents of powers of
-// two that they are multiples of; of zeros and of what is not finite, large ones.
-typedef int32_t Steps __attribute__((vector_size(8 * kLanes)));
-typedef float OfSteps __attribute__((vector_size(8 * kLanes)));
+// Numbers of float32, twice as many as a vector of float64 has, and their bits.
+typedef float Floats __attribute__((vector_size(8 * kLanes)));
+typedef int32_t Words __attribute__((vector_size(8 * kLanes)));
+constexpr int64_t kWords = 2 * kLanes;
 
-// At most a vector of them.
-static inline Steps words_of(const void* x, int64_t count) {
-  Steps words = {};
-  if (count >= 2 * kLanes) {
+// The first ones of so many, with zeros behind the last one.
+static inline Words words_of(const float* x, int64_t count) {
+  Words words = {};
+  if (count >= kWords) {
     __builtin_memcpy(&words, x, sizeof words);
   } else {
-    __builtin_memcpy(&words, x, sizeof(int32_t) * count);
+    __builtin_memcpy(&words, x, sizeof(float) * count);
   }
   return words;
 }
 
-static inline Steps steps_of(const float* x, int64_t count) {
-  const Steps bits = words_of(x, count);
-  const Steps field = bits >> 23 & 0xFF, mantissa = (bits & 0x7FFFFF) | 0x800000;
-  // The lowest bit as a number, whose exponent says where it is.
-  const Steps place = (Steps)__builtin_convertvector(mantissa & -mantissa, OfSteps) >> 23;
-  return (field == 0) | (field == 0xFF) ? Steps{} + kNoStep : field + place - (150 + 127);
+// The least of these numbers that are not negative, and of the steps of these words.  The step of a
+// number is what it loses without its lowest bit, or, if that is one of the exponent, at least half
+// of the number; of zero, and of what is not finite, infinity or more.
+static inline Words least_step(Words least, Words bits) {
+  const Words rest = bits & (bits - 1);
+  Words step = (Words)((Floats)bits - (Floats)rest) & 0x7FFFFFFF;
+  step = (bits & 0x7FFFFFFF) == 0 ? Words{} + 0x7F800000 : step;
+  return step < least ? step : least;
 }
 
 // least[i] = the least of what it was and of the steps of x[at[i] + j], or least[j] of these.
 static void steps(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
-                  int32_t* least) {
-  constexpr int64_t kWords = 2 * kLanes;
+                  float* least) {
   for (int64_t i = 0; of_rows && i < rows; ++i) {
-    Steps found = Steps{} + least[i];
+    Words found = (Words)(Floats{} + least[i]);
     for (int64_t j = 0; j < columns; j += kWords) {
-      const Steps here = steps_of(x + at[i] + j, columns - j);
-      found = here < found ? here : found;
+      found = least_step(found, words_of(x + at[i] + j, columns - j));
     }
-    for (int j = 0; j < kWords; ++j) least[i] = found[j] < least[i] ? found[j] : least[i];
+    for (int j = 0; j < kWords; ++j) {
+      least[i] = ((Floats)found)[j] < least[i] ? ((Floats)found)[j] : least[i];
+    }
   }
   for (int64_t j = 0; !of_rows && j < columns; j += kWords) {
-    const int64_t count = columns - j;
-    Steps found = words_of(least + j, count);
+    Words found = words_of(least + j, columns - j);
     for (int64_t i = 0; i < rows; ++i) {
-      const Steps here = steps_of(x + at[i] + j, count);
-      found = here < found ? here : found;
+      found = least_step(found, words_of(x + at[i] + j, columns - j));
     }
-    __builtin_memcpy(least + j, &found, sizeof(int32_t) * (count < kWords ? count : kWords));
+    const int64_t count = columns - j < kWords ? columns - j : kWords;
+    __builtin_memcpy(least + j, &found, sizeof(float) * count);
   }
 }
 
@@ -243,11 +244,7 @@ static void refine(const float* a, const float* b, int64_t n, double* state) {
 constexpr int kStreams = 4;
 constexpr int64_t kTerms = 64;
 
-// float32 numbers, as many as fill a vector, whose magnitudes are added in float32: of 128 terms
-// such a sum is off by 2**-17 of itself.
-typedef float Floats __attribute__((vector_size(8 * kLanes)));
-typedef int32_t Words __attribute__((vector_size(8 * kLanes)));
-
+// Magnitudes, which are added in float32: of 128 terms such a sum is off by 2**-17 of itself.
 static inline Floats sizes_of(const float* x) {
   Words bits;
   __builtin_memcpy(&bits, x, sizeof bits);

@@ -295,11 +295,11 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
     }
   }
 
-  // Steps of which the terms of rows and columns are multiples.  Partial sums of multiples of a step
-  // are exact while float64 has a bit for it.
-  std::vector<int32_t> of_left, of_right;
+  // Steps of which the terms of rows and columns are multiples, or less.  Partial sums of multiples
+  // of a step are exact while float64 has a bit for it.
+  std::vector<float> of_left, of_right;
   auto find_steps = [&] {
-    of_left.assign(rows, kNoStep), of_right.assign(columns, kNoStep);
+    of_left.assign(rows, INFINITY), of_right.assign(columns, INFINITY);
     for (int64_t k0 = 0; k0 < p.k.size; k0 += terms) {
       const int64_t here_k = std::min(terms, p.k.size - k0);
       p.k.offsets(kLhs, k0, here_k, lhs_k.data());
@@ -336,11 +336,9 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
     find_steps();
     std::vector<double> left_sizes(rows), right_sizes(columns);  // of norms, in steps
     for (int64_t i = 0; i < rows; ++i) {
-      left_sizes[i] = std::ldexp(of_rows[i] * (1 + 0x1p-16), -of_left[i]);
+      left_sizes[i] = options.slack * of_rows[i] * (1 + 0x1p-16) / of_left[i];
     }
-    for (int64_t j = 0; j < columns; ++j) {
-      right_sizes[j] = std::ldexp(of_columns[j], -of_right[j]);
-    }
+    for (int64_t j = 0; j < columns; ++j) right_sizes[j] = of_columns[j] / of_right[j];
     rest = round_block(b, set, options.odd, sums, row, [&](int64_t i) {
       return Bound{2, {unit * of_rows[i], left_sizes[i]}, {of_columns.data(), right_sizes.data()}};
     });
@@ -354,10 +352,9 @@ void run_block(const Problem& p, const Wide& wide, const Exact& set, const Optio
   auto is_rounded = [&](const Place& place) {
     const int64_t j = place.first, i = place.second;
     const double s = sums[i * row + j];
-    const double magnitude = of_rows[i] * of_columns[j] * (1 + 0x1p-16);
+    const double magnitude = options.slack * of_rows[i] * of_columns[j] * (1 + 0x1p-16);
     const bool finite = std::isfinite(s);
-    const bool exact =
-        !of_left.empty() && magnitude <= std::ldexp(1.0, 52 + of_left[i] + of_right[j]);
+    const bool exact = !of_left.empty() && magnitude <= 0x1p52 * of_left[i] * of_right[j];
     if (finite && !exact) return false;
     // What is not finite is what IEEE arithmetic makes of the terms in any order.
     set.round_one[finite && options.odd](s, out + out_m[i] + out_n[j]);

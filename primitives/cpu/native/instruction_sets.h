@@ -130,8 +130,8 @@ struct Running {
 constexpr int32_t kNan = 0x7FC00000, kUnsure = 0x7FC00001;
 
 // A bound of the errors of the results of a row: the sum of up to three products of what the row has
-// and what the columns have.  Of two products, the second one is in units of 2**-52 of what sums that
-// are as large have no errors below, and the first one is the bound above that.
+// and what the columns have.  Two of them are a bound, and the size of the terms in their steps: up to
+// 2**52 there is no error.
 struct Bound {
   int pairs;
   double row[3];
@@ -164,8 +164,6 @@ struct ExactProducts {
   void (*end)();
 };
 
-constexpr int32_t kNoStep = 128;  // of zeros, and of what is not finite
-
 // exact-inl.h: float64 sums with bounds of their errors, of products and of float32 numbers.
 struct Exact {
   int lanes, vectors;
@@ -179,9 +177,9 @@ struct Exact {
                 int64_t width, double* squares);
   // Widens an array, and gives the largest finite magnitude.
   double (*widen_all)(const float* x, int64_t n, double* to);
-  // The largest exponents of powers of two that rows, or columns, are multiples of, and least before.
+  // Steps that rows, or columns, are multiples of, and least before.
   void (*steps)(const float* x, const int64_t* at, int64_t rows, int64_t columns, bool of_rows,
-                int32_t* least);
+                float* least);
   // To nearest even, and to odd: rounds what is sure, and says which are not.
   int64_t (*round_sure[2])(const double* s, int64_t n, const Bound& bound, float* to,
                            int32_t* unsure);
