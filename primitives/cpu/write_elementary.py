@@ -63,9 +63,9 @@ class _Writer:
     def mask(self, atom, to: str) -> str:
         """A comparison as a mask of elements of this type."""
         name, own = self.read(atom), self.masks[atom]
-        if (own, to) == ("Long", "NarrowBits"):
-            raise NotImplementedError("a comparison of float64 that selects float32")
-        return name if own == to else f"widened({name})"
+        if own == to:
+            return name
+        return f"widened({name})" if to == "Long" else f"narrowed({name})"
 
     @staticmethod
     def _constant(value, dtype) -> str:

@@ -98,7 +98,8 @@ def test_errors_are_within_the_bound(name):
 
 def test_constants_are_those_of_their_script():
     made = {p.name: p for p in generate.FUNCTIONS["first"]()}
-    for name, there in [("EXP", "kExp"), ("LOG", "kLog"), ("LOG2", "kLog2")]:
+    for name in ("EXP", "LOG", "LOG2", "BINET", "SIN"):
+        there = f"k{name.capitalize()}"
         coefficients, _ = generate.minimax(made[name])
         assert numbers(there) == [c for (c,) in coefficients]
     with mpmath.workprec(generate.PRECISION):
@@ -114,14 +115,19 @@ def test_constants_are_those_of_their_script():
         assert numbers("kErf") == rows
 
 
-def tried_pow(x, y):
+def precise_log2(x):
     bits = x.view(np.int64)
     j = bits + (1 << 47) >> 48
     k, i = (j + 9 >> 4) - 0x3FF, j & 15
     names = ("kShortInverses", "kLog2Heads", "kLog2Rests")
     inverse, head, rest = (np.array(numbers(name))[i] for name in names)
     f = (bits - (k << 52)).view(np.float64) * inverse - 1
-    lo, t = f * polynomial(f, numbers("kLog2")) + rest, y * (k + head)
+    return k + head, f * polynomial(f, numbers("kLog2")) + rest
+
+
+def tried_pow(x, y):
+    hi, lo = precise_log2(x)
+    t = y * hi
     n = np.rint(t + y * lo)
     r = ((t - n) + y * lo) * float.fromhex("0x1.62e42fefa39efp-1")
     return np.ldexp(r * polynomial(r, numbers("kExp")) + 1, n.astype(int))
@@ -154,6 +160,63 @@ def test_errors_of_pow_are_within_the_bound():
         for a, b, z in zip(x, y, tried_pow(x, y), strict=True):
             exact = mpmath.power(mpmath.mpf(a), mpmath.mpf(b))
             assert abs(mpmath.mpf(z) - exact) < exact * 2.0**-41
+
+
+def tried_lgamma(x):
+    """The result and the bound of its error."""
+
+    def log(u):
+        hi, lo = precise_log2(u)
+        return (hi + lo) * np.log(2)
+
+    y, negative = abs(x), x < 0
+    small, v = y < 8, y + 4
+    q = v * v
+    cubic = (q - 1) * (q - 4) * (q - 9)
+    above = np.where(small, v * cubic * np.where(negative, 1, y), 1)
+    r = abs(y - np.floor(y + 0.5))
+    below = np.where(negative, r * polynomial(r * r, numbers("kSin")) * np.where(small, 1, y), 1)
+    z = np.where(small, y + 8, y)
+    series = polynomial(1 / z**2, numbers("kBinet")) / z
+    stirling = (z - 0.5) * (log(z) - 1) + float.fromhex("0x1.acfe390c97d69p-2")
+    result = (stirling - log(above / below)) + series
+    return np.where(negative, -result, result), (abs(result) + 1) * 2.0**-43
+
+
+def _lgamma(x):
+    return mpmath.log(abs(mpmath.gamma(x))) if abs(x) < 1e4 else mpmath.loggamma(x)
+
+
+def test_hard_inputs_of_lgamma_are_in_doubt_and_the_try_alone_is_wrong_there():
+    lines = (HARD_INPUTS / "lgamma.txt").read_text().splitlines()
+    bits = np.array([int(line.split()[0], 16) for line in lines if line[0] != "#"], np.uint32)
+    x = bits.view(np.float32).astype(np.float64)
+    y, bound = tried_lgamma(x)
+    assert len(x) > 20 and ((y - bound).astype(np.float32) != (y + bound).astype(np.float32)).all()
+    with mpmath.workprec(400):
+        exact = [mpmath.re(_lgamma(mpmath.mpf(v))) for v in x]
+    with mpmath.workprec(24):
+        right = np.array([float(+v) for v in exact])
+    assert (y.astype(np.float32) != right).any()
+
+
+def test_errors_of_lgamma_are_within_the_bound():
+    rng = np.random.default_rng(3)
+    zeros = [1, 2, -2.4570247, -2.7476826, -3.1435807, -3.9552942, -10.0000003]
+    x = np.concatenate(
+        [
+            rng.uniform(-20, 20, 1000),
+            np.exp(rng.uniform(-60, 60, 300)),
+            np.repeat(zeros, 50)
+            * (1 + rng.choice([-1, 1], 350) * 2.0 ** rng.uniform(-22, -4, 350)),
+        ]
+    )
+    x = x.astype(np.float32).astype(np.float64)
+    x = x[(x > 0) | (x != np.floor(x))]
+    y, bound = tried_lgamma(x)
+    with mpmath.workprec(300):
+        for v, result, most in zip(x, y, bound, strict=True):
+            assert abs(mpmath.mpf(result) - mpmath.re(_lgamma(mpmath.mpf(v)))) < most / 4
 
 
 # --- pairs of float32 -------------------------------------------------------------------

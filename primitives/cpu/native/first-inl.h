@@ -52,6 +52,14 @@ alignas(64) constexpr double kLog2Rests[16] = {
     0x1.f5809faf6283cp-22, -0x1.cd9d0cde578d5p-22, -0x1.9d499bd9b3226p-23, 0x1.46fd97f5dc572p-23,
     -0x1.e81781d97ee91p-22, -0x1.e278ae1a1f51fp-23, -0x1.beb244c59f331p-22, 0x1.914e204f19d94p-22,
 };
+constexpr double kBinet[] = {  // degree 4, weighted error 2**-52.25
+    0x1.55555555550b8p-4, -0x1.6c16c13d7b44ep-9, 0x1.a018f9b19f543p-11, -0x1.377a2fb7da676p-11,
+    0x1.91c9d78970665p-11,
+};
+constexpr double kSin[] = {  // degree 7, weighted error 2**-52.00
+    0x1.fffffffffffffp-1, -0x1.a51a66253069bp+0, 0x1.9f9cb402affa9p-1, -0x1.86a8e46c17969p-3,
+    0x1.ac6802f43b833p-6, -0x1.3380ab97b8194p-9, 0x1.370f87cb84469p-13, -0x1.c3375f910d5d4p-18,
+};
 alignas(64) constexpr double kErf[9][16] = {
     {0x1.20dd750429b6dp+0, 0x1.1ac5d850b77d8p+0, 0x1.09d544f1eebe6p+0, 0x1.e2fe8029d79f2p-1,
     0x1.abfd584d78879p-1, 0x1.75f58784aaf7cp-1, 0x1.458787cc267c6p-1, 0x1.1c904c69e6ecbp-1,
@@ -221,25 +229,69 @@ INLINE Tried log1p(Narrow x) {
   return tried;
 }
 
-// x**y = 2**(y log2(x)) for x > 0, log2(x) = k + head + lo, lo = f p(f) + rest, with k, m and a
-// short c as in the body: f = m c - 1 is exact, and so is the product t of y and k + head, of 28
-// bits.  lo is within 2**-51.5 of itself, and below 1.1 of log2(x): y log2(x), of at most 160, is
-// within 2**-43.4.  0**y, y > 0, is 0.
-INLINE Tried pow(Narrow x, Narrow y) {
-  const Wide u = wide(x), v = wide(y);
+// log2(u) = k + head + lo for normal u > 0: k and m are those of pow's body, c is a short number
+// near 1 / m, f = m c - 1, |f| < 0.0334, lo = f p(f) + rest.  hi = k + head has up to 28 bits.  For
+// a float32 u f is exact, and lo is within 2**-51.5 of itself.
+struct Log2 {
+  Wide hi, lo;
+};
+INLINE Log2 precise_log2(Wide u) {
   const Long j = (as<Long>(u) + full<Long>(INT64_C(1) << 47)) >> 48, i = j & full<Long>(15);
   const Long k = ((j + full<Long>(9)) >> 4) - full<Long>(0x3FF);
   const Wide m = as<Wide>(as<Long>(u) - (k << 52));
   const Wide f = fused(m, lookup(kShortInverses, i), full<Wide>(-1));
-  const Wide lo = fused(f, polynomial(f, kLog2), lookup(kLog2Rests, i));
-  const Wide t = v * (number(k) + lookup(kLog2Heads, i)), power = fused(v, lo, t);
-  const Wide n = power + full<Wide>(kInteger);
-  const Wide r = fused(v, lo, t - (n - full<Wide>(kInteger))) * full<Wide>(0x1.62e42fefa39efp-1);
+  return {number(k) + lookup(kLog2Heads, i), fused(f, polynomial(f, kLog2), lookup(kLog2Rests, i))};
+}
+
+// x**y = 2**(y log2(x)) for x > 0.  The product t of y and hi is exact; lo is below 1.1 of log2(x),
+// and y log2(x), of at most 160, within 2**-43.4.  0**y, y > 0, is 0.
+INLINE Tried pow(Narrow x, Narrow y) {
+  const Wide u = wide(x), v = wide(y);
+  const Log2 log = precise_log2(u);
+  const Wide t = v * log.hi, power = fused(v, log.lo, t), n = power + full<Wide>(kInteger);
+  const Wide r = fused(v, log.lo, t - (n - full<Wide>(kInteger)));
+  const Wide s = r * full<Wide>(0x1.62e42fefa39efp-1);
   const Wide zero = full<Wide>(0), infinity = full<Wide>(__builtin_inf());
   const Long in_range = (u > zero) & (u < infinity) & (abs(power) <= full<Wide>(160));
   const Long is_zero = (u == zero) & (v > zero);
-  const Wide z = times_power(fused(r, polynomial(r, kExp), full<Wide>(1)), n);
+  const Wide z = times_power(fused(s, polynomial(s, kExp), full<Wide>(1)), n);
   return rounded(where(is_zero, zero, z), ~(in_range | is_zero));
+}
+
+// As in the body: S(z) - log(a), of z = y + 8 where y = |x| < 8, else y; for x < 0 its negative,
+// with another a.  S(z) = (z - 1/2) (log(z) - 1) + (log(2 pi) - 1) / 2 + p(1 / z**2) / z.
+//
+// Where y < 20, z - 1/2 times log(z), within 2**-51, takes 2**-46.6, z, rounded, 2**-48.5, a
+// 2**-50, and four roundings of what is below 64, as log(a) is unless x is so small that the result
+// is as large, 2**-46.  Elsewhere the result is at least S / 3, and within 2**-48 S.  The bound is
+// 2**-43 (1 + |result|).
+INLINE Tried lgamma(Narrow x) {
+  const Wide one = full<Wide>(1), log_2 = full<Wide>(0x1.62e42fefa39efp-1);
+  const auto log = [=](Wide u) {
+    const Log2 log2 = precise_log2(u);
+    return fused(log2.hi, log_2, log2.lo * log_2);
+  };
+  const Wide u = wide(x), y = abs(u), eight = full<Wide>(8);
+  const Long negative = u < full<Wide>(0), small = y < eight;
+  const Wide v = y + full<Wide>(4), q = v * v;
+  const Wide cubic = (q - one) * (q - full<Wide>(4)) * (q - full<Wide>(9));
+  const Wide above = where(small, v * cubic * where(negative, one, y), one);
+  const Wide r = abs(y - floor(y + full<Wide>(0.5)));
+  const Wide sine = r * polynomial(r * r, kSin) * where(small, one, y);
+  const Wide below = where(negative, sine, one);
+  const Wide z = where(small, y + eight, y), both = one / (z * below), inverse = both * below;
+  const Wide a = above * both * z, series = polynomial(inverse * inverse, kBinet) * inverse;
+  const Wide stirling = fused(z - full<Wide>(0.5), log(z) - one, full<Wide>(0x1.acfe390c97d69p-2));
+  const Wide result = (stirling - log(a)) + series;
+  const Wide signed_result = where(negative, -result, result);
+  const Wide bound = fused(abs(result), full<Wide>(0x1p-43), full<Wide>(0x1p-43));
+  const Narrow least = narrow(signed_result - bound), most = narrow(signed_result + bound);
+  const Long zero = (u == one) | (u == full<Wide>(2));
+  const Long in_range = (a > full<Wide>(0)) & (a < full<Wide>(__builtin_inf()));
+  const Long differ = widened(as<NarrowBits>(least) != as<NarrowBits>(most));
+  const NarrowBits i = as<NarrowBits>(most);
+  const NarrowBits normal = (i & full<NarrowBits>(INT32_MAX)) > full<NarrowBits>(0x00800000);
+  return {as<Narrow>(i & normal & ~narrowed(zero)), !any((differ | ~in_range) & ~zero)};
 }
 
 // erf(x) = x p(t), 63/16 |x| = i + t, |t| <= 1/2; from 3.93 on, it rounds to 1.

@@ -214,7 +214,7 @@ struct GridSums {
 // Elementary functions, each as long as many other operations.
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
-  of(erfc) of(erf_inv) of(sinh) of(cosh)
+  of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma)
 #define REPJAX_ELEMENTARY_OF_TWO(of) of(pow)
 
 // Operations on elements of 32 bits; elementwise-inl.h says what they do.  Bytecode names them by

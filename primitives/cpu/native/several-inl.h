@@ -91,6 +91,9 @@ static inline Vectors<V> where(Vectors<M> mask, Vectors<V> x, Vectors<V> y) {
 static inline Long widened(NarrowBits mask) {
   return map([](BitsPart m) { return __builtin_convertvector(m, LongPart); }, mask);
 }
+static inline NarrowBits narrowed(Long mask) {
+  return map([](LongPart m) { return __builtin_convertvector(m, BitsPart); }, mask);
+}
 static inline Wide wide(Narrow x) {
   return map([](float32::Narrow a) { return float32::wide(a); }, x);
 }

@@ -439,6 +439,17 @@ def _first():
         0.03334,
         8,
     )
+    # Of lgamma: the rest of Stirling's series is p(1 / z**2) / z, absolute error, z >= 8;
+    # sin(pi r) / (pi r) = p(r**2).
+    yield dataclasses.replace(next(_lgamma()), degree=4, pairs=0)
+    yield Polynomial(
+        "SIN",
+        lambda t: mpmath.sincpi(mpmath.sqrt(t)),
+        lambda t: 1 / mpmath.sincpi(mpmath.sqrt(t)),
+        0,
+        0.25,
+        7,
+    )
     # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
     pieces = [
         minimax(

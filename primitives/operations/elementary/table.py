@@ -256,6 +256,7 @@ TABLE = (
         "+inf at ±inf, 0 and the negative integers",
         code_size=256,
         in_rows=False,
+        in_cpp=True,
     ),
     Row(
         "digamma",
