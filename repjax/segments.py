@@ -34,7 +34,7 @@ from repjax.primitives.core.jax_internals import weakref_lru_cache
 from repjax.primitives.core.programs import open_jaxpr, settled, struct
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonical_number, is_inexact
-from repjax.primitives.fusion.entries import raw_dot_general_p, raw_scatter_add_p
+from repjax.primitives.fusion.entries import RAW_SCATTERS, raw_dot_general_p
 from repjax.primitives.fusion.exits import ended_p, leave_p
 from repjax.primitives.fusion.groups import Group, group_sum_p, groups_p
 from repjax.primitives.fusion.rows import rows_p
@@ -46,7 +46,7 @@ from repjax.rules import match_types
 
 #: What is bound by those who have fused a program already.
 _FUSED = frozenset(
-    (groups_p, group_sum_p, rows_p, ended_p, leave_p, raw_dot_general_p, raw_scatter_add_p)
+    (groups_p, group_sum_p, rows_p, ended_p, leave_p, raw_dot_general_p, *RAW_SCATTERS.values())
 )
 #: Equations that hold programs, and the parameters that these are.
 _PROGRAMS = {
