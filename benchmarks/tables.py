@@ -387,6 +387,7 @@ def _chen() -> Iterator[tuple[str, dict[str, Any]]]:
         "resnet38",
         "resnet56",
         "resnet56-epochs",
+        "resnet56-long",
         "wrn-28-10",
         "elec_equip",
         "sunspots",
