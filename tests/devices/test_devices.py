@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -15,23 +11,13 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import repjax
-from helpers.paths import TESTS
+from helpers.scripts import on_eight_devices
 
 
 @functools.cache
 def digests() -> dict[str, list[str]]:
     """Of each program: on eight devices, and on one."""
-    flags = "--xla_force_host_platform_device_count=8"
-    result = subprocess.run(
-        [sys.executable, "-m", "helpers.devices"],
-        cwd=TESTS,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return on_eight_devices("-m", "helpers.devices")
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")

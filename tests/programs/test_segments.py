@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
-import os
 import re
 import subprocess
 import sys
@@ -26,7 +24,7 @@ import repjax.lax as rl
 import repjax.nn
 import repjax.numpy
 from helpers.bits import SPECIALS, assert_same_bits, normal, patterns
-from helpers.paths import TESTS
+from helpers.scripts import on_eight_devices
 from repjax import config, segments
 from repjax.models import LeNet5
 from repjax.primitives.cpu import library
@@ -353,21 +351,9 @@ def _digest(values) -> list[bytes]:
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices are made of the CPU")
 def test_over_devices():
     program = (
-        "import importlib.util, json; "
-        f"spec = importlib.util.spec_from_file_location('t', {__file__!r}); "
-        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module); "
-        "print(json.dumps(module.digests_over_devices()))"
+        "import json, pathlib; from helpers.scripts import load; "
+        f"print(json.dumps(load(pathlib.Path({__file__!r})).digests_over_devices()))"
     )
-    flags = "--xla_force_host_platform_device_count=8"
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=TESTS,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
+    found = on_eight_devices("-c", program)
     assert found
     assert [name for name, is_same in found.items() if not is_same] == []
