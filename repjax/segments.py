@@ -102,10 +102,15 @@ def _has_segments(jaxpr) -> bool:
     return any(_is_ours(e) or any(map(_has_segments, _programs(e))) for e in equations)
 
 
+#: Whether programs are left as explicit functions bind them, to XLA.  Part of the key of JAX's caches.
+as_bound = jax.make_user_context(False)
+
+
 def fused(jaxpr):
     """The program with its segments in kernels; itself where it has none."""
     is_on_mesh = not jax.sharding.get_abstract_mesh().empty
-    return jaxpr if is_on_mesh or not _has_segments(jaxpr) else _fused(jaxpr)
+    is_left = as_bound.value or is_on_mesh or not _has_segments(jaxpr)
+    return jaxpr if is_left else _fused(jaxpr)
 
 
 @weakref_lru_cache

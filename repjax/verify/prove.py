@@ -43,6 +43,7 @@ import jaxlib
 import numpy as np
 
 import repjax
+from repjax import segments
 from repjax.information import processor
 from repjax.primitives.cpu import bytecode, library
 from repjax.verify import oracle
@@ -116,14 +117,18 @@ _kernel: str | None = None  # the instruction set of the C++ kernel, if that is 
 
 @functools.cache
 def compiled(name: str, by_kernel: bool = False) -> Any:
-    """The library's function, compiled: by XLA, or by the C++ kernel in a reproducible program."""
+    """The library's function, compiled: by XLA, or by the C++ kernel in a reproducible program.
+
+    To be called and lowered in ``segments.as_bound``, without which kernels compute both.
+    """
     function = getattr(repjax.lax, name)
     return repjax.reproducible(function) if by_kernel else jax.jit(function)
 
 
 def program_digest(name: str, size: int, by_kernel: bool = False) -> str:
     """SHA-256 of the StableHLO text of the function for ``size`` inputs."""
-    text = compiled(name, by_kernel).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
+    with segments.as_bound(True):
+        text = compiled(name, by_kernel).lower(jax.ShapeDtypeStruct((size,), np.float32)).as_text()
     if by_kernel and "repjax_elementwise" not in text:
         raise UsageError(
             f"--isa: the C++ kernel computes {', '.join(bytecode.ELEMENTARY)}, received {name}; "
@@ -183,7 +188,8 @@ def _run_block(name: str, inputs: range, size: int) -> tuple[np.ndarray, np.ndar
     """The inputs' bits, the compiled function's results' bits, and the SHA-256 of the latter."""
     patterns = np.arange(inputs.start, inputs.stop, inputs.step, np.uint64).astype(np.uint32)
     function = compiled(name, _kernel is not None)
-    results = np.asarray(function(np.resize(patterns, size).view(np.float32)))
+    with segments.as_bound(True):
+        results = np.asarray(function(np.resize(patterns, size).view(np.float32)))
     results = results.view(np.uint32)[: len(patterns)]
     return patterns, results, hashlib.sha256(results.astype("<u4", copy=False)).hexdigest()
 
