@@ -72,7 +72,8 @@ class Case(NamedTuple):
 def _names(jaxpr) -> Iterator[str]:
     for equation in open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name.startswith(PREFIX):
-            yield equation.primitive.name.removeprefix(PREFIX)
+            # With raw operands (primitives/fusion/entries.py) it is the same primitive.
+            yield equation.primitive.name.removeprefix(PREFIX).removeprefix("raw_")
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else [value]:
                 if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
