@@ -19,7 +19,7 @@ linux = pytest.mark.skipif(
 
 
 @linux
-def test_a_run(tmp_path, capsys, monkeypatch):
+def test_a_run(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     options = ["--threads", "1", "--minutes", "0.001", "--output", str(tmp_path / "found")]
     assert scaling.main([*options, "--only", "Cholesky", "matrix times vector"]) == 0
