@@ -251,6 +251,7 @@ def plot(rows: list[Row], path: pathlib.Path) -> None:
     """A picture a case: time against size, on logarithmic axes, for each number of threads."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     names = list(dict.fromkeys(row["case"] for row in rows))
     with matplotlib.rc_context({"font.size": 8}):
@@ -273,12 +274,14 @@ def plot(rows: list[Row], path: pathlib.Path) -> None:
                     if points:
                         picture.loglog(*zip(*points, strict=True), label=label, **style)
             picture.set_title(name)
+            picture.xaxis.set_minor_formatter(NullFormatter())
+            picture.yaxis.set_minor_formatter(NullFormatter())
         for picture in list(pictures):
             picture.set_visible(False)
         handles = figure.axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=6, title="threads")
-        figure.supxlabel("n")
-        figure.supylabel("seconds")
+        figure.legend(
+            *handles, loc="outside lower center", ncols=6, title="seconds against n; threads"
+        )
         figure.savefig(path, dpi=110)
 
 

@@ -168,7 +168,7 @@ def _link(name: str) -> str:
 def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
-    programs |= {name: name for name in ("devices", "training")}
+    programs |= {name: name for name in ("devices", "training", "scaling")}
     programs |= dict.fromkeys(EXACT.values(), "exact")
     programs |= {"gpt2-speed": "gpt2", "gpt2-bits": "gpt2"}
     rows = []
@@ -316,6 +316,22 @@ def gpt2_bits() -> str:
     columns = {"drawn": "", "trained": "", "2": "", "32": ""}
     rows = [[*key, *(columns | digests).values()] for key, digests in found.items()]
     return table([*titles, "2 tokens", "32 tokens"], rows).replace("---:", "---")
+
+
+def scaling() -> str:
+    """By case, at its largest size: the roof, and what threads gain."""
+    found = json.loads((RESULTS / "scaling.json").read_text())["rows"]
+    most = max(row["threads"] for row in found)
+    rows = []
+    for name in dict.fromkeys(row["case"] for row in found):
+        here = [row for row in found if row["case"] == name]
+        n = min(max(row["n"] for row in here if row["threads"] == t) for t in (1, most))
+        one, many = (next(r for r in here if (r["n"], r["threads"]) == (n, t)) for t in (1, most))
+        ms = [f"{one[way] * 1e3:.2f}" if one[way] else "" for way in ("roof", "plain", "repjax")]
+        gains = [f"{one[way] / many[way]:.2f}" for way in ("plain", "repjax")]
+        rows.append([f"{name}, n = {n:,}", *ms, *gains])
+    titles = ["case", "roof, ms", "plain, ms", "repjax, ms"]
+    return table([*titles, f"{most} threads: plain", f"{most} threads: repjax"], rows)
 
 
 def errors() -> str:
@@ -495,7 +511,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured),
-        *(speed_groups, speed_groups_amx, speed_over_bars),
+        *(speed_groups, speed_groups_amx, speed_over_bars, scaling),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 

@@ -102,7 +102,8 @@ def _has_segments(jaxpr) -> bool:
     return any(_is_ours(e) or any(map(_has_segments, _programs(e))) for e in equations)
 
 
-#: Whether programs are left as explicit functions bind them, to XLA.  Part of the key of JAX's caches.
+#: Whether programs are left as explicit functions bind them, to XLA.  A part of the key of JAX's
+#: caches.
 as_bound = jax.make_user_context(False)
 
 
