@@ -1,6 +1,7 @@
 """Time against size for each kind of kernel, beside plain JAX and what the processor can do.
 
     python benchmarks/scaling.py [--threads 1 2] [--minutes 4] [--output benchmarks/results/scaling]
+        [--picture docs/scaling.png]
 
 Each number of threads has a process of its own, on as many processors.  The sizes of a case grow
 until a call takes a second.  Plain JAX and repjax are called in turns; a figure is the smallest
@@ -10,8 +11,8 @@ operations / (operations a second), which peaks.c measures, compiled with ``cc``
 cache may be faster.  The operations of ``order_independent`` products are those of the kernel for
 VNNI, on integers; with another kernel they have no roof.
 
-With --output, writes OUTPUT.md, .json and .png, with a picture a case of time against size, for
-which matplotlib must be installed.  Exit status: 0; 2 if a request cannot be met.
+With --output, writes OUTPUT.md and .json; with --picture draws time against size, a picture a case,
+for which matplotlib must be installed.  Exit status: 0; 2 if a request cannot be met.
 """
 
 from __future__ import annotations
@@ -293,7 +294,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=float, default=4.0, help="for all, 4 without it")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="cases by their names")
-    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md, .json and .png")
+    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and .json")
+    parser.add_argument("--picture", type=pathlib.Path, help="draw time against size, as PNG")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     names = arguments.only or list(cases())
@@ -324,7 +326,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.output:
         figures = {"environment": info, "peaks": found, "rows": rows}
         conformance.write(arguments.output, figures, text)
-        plot(rows, arguments.output.with_suffix(".png"))
+    if arguments.picture:
+        plot(rows, arguments.picture)
     return 0
 
 

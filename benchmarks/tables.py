@@ -177,6 +177,8 @@ def measured() -> str:
         kernel = info.get("products", "").removeprefix("compiled kernel, ")
         part = name.removeprefix(f"{program}-") + " " if program == "gpt2" else ""
         command = f"python benchmarks/{program}.py {part}--output benchmarks/results/{name}"
+        if name == "scaling":
+            command += " --picture docs/scaling.png"
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])

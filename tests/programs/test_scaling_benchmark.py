@@ -22,6 +22,7 @@ linux = pytest.mark.skipif(
 def test_a_run(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     options = ["--threads", "1", "--minutes", "0.001", "--output", str(tmp_path / "found")]
+    options += ["--picture", str(tmp_path / "found.png")]
     assert scaling.main([*options, "--only", "Cholesky", "matrix times vector"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     sizes = {name: case.sizes for name, case in scaling.cases().items()}
