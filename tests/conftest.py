@@ -3,14 +3,16 @@
 =======================  =============================================================
 tests                    run
 =======================  =============================================================
-all but ``SLOW``         by ``pytest``, the README's test command, with the oldest JAX
+all others               by ``pytest``, the README's test command, with the oldest JAX
+``THOROUGH``             by ``pytest -m thorough``: the same with more settings, more
+                         formats and whole programs; with the others of its file if
+                         that is named on the command line
+``SLOW``                 by ``pytest -m slow``: still more of them
 but ``OF_ONE_VERSION``   with the newest JAX, too: the rest hardly depends on JAX
 of ``OF_INTERNALS``      with the one in the middle, too: they meet JAX's internals
-``SLOW``                 by ``pytest -m slow``: other data and settings of the same
 =======================  =============================================================
 
-``.ci/run`` runs all of these but the slow ones, for which there is a command of their own in
-docs/contributing.md.
+``.ci/run`` runs all of these but the slow ones.  The commands stand in docs/contributing.md.
 """
 
 from __future__ import annotations
@@ -44,12 +46,47 @@ OF_INTERNALS = {
     *("refusals", "rewrite", "rows_on_cpu", "switch"),
     "settings::test_this_process",
 }
+THOROUGH = {
+    *("eigen", "fourier_kernel", "gpu_kernels", "halves", "integers", "linalg", "ptx", "shapes"),
+    *("options", "processes", "published", "reference", "repdl", "rows_on_cpu", "special"),
+    *("two_arguments", "types", "window", "workaround_study"),
+    "accumulator::test_inside_of_programs",
+    "accumulator::test_microbatches_devices_and_arrival",
+    "chen::test_pictures_are_the_same_for_the_same_results",
+    "comparison::test_requests_that_cannot_be_met",
+    "conformance::test_another_instruction_set",
+    "conformance::test_the_rest_joins_an_earlier_report",
+    "conformance::test_this_cpu",
+    "cotangents::test_models_of_explicit_layers_have_the_sums_of_the_decorator",
+    "cotangents::test_second_derivatives",
+    "derivatives::test_ways_to_differentiate",
+    "devices::test_programs_over_devices",
+    "dispute::test_another_training",
+    "exact::test_convolutions_and_their_gradients",
+    "exact::test_dot_general",
+    "exact::test_kernels_of_prefixes",
+    "example::test_modes_agree",
+    "layers::test_layers_are_the_stock_layers_made_reproducible",
+    "layers::test_lifted_transforms",
+    "library::test_bits_and_values",
+    "networks::test_reproducible_and_switched_are_the_same",
+    "nnx_layers::test_layers",
+    "order_independent::test_dimensions",
+    "order_independent::test_the_kernel_has_the_bits_of_the_bodies",
+    "partition::test_random_programs",
+    "reinforcement_example::test_plain_jax_diverges",
+    "reinforcement_example::test_sampler_and_trainer_agree_in_every_step",
+    "rewrite::test_each_two_operations_on_integers",
+    "rewrite::test_long_loops_end_to_be_compiled",
+    "scaling_benchmark::test_a_run",
+    "segments::test_over_devices",
+    "settings::test_setting",
+}
 SLOW = {
     "amx::test_in_emulation",
     "chen::test_a_study",
     "chen::test_cost",
     "chen::test_an_interrupted_study_goes_on_with_the_same_bits",
-    "conformance::test_quick",
     "cotangents::test_the_order_of_uses_does_not_matter",
     "debugging::test_options_change_nothing",
     "diagnosis::test_no_false_alarm_on_the_examples",
@@ -149,7 +186,20 @@ SLOW = {
 LONG = ("test_settings.py::test_setting[", "test_structure.py::test_wheel", "test_halves.py::")
 
 
-MARKS = {"slow": SLOW, "of_one_version": OF_ONE_VERSION, "of_internals": OF_INTERNALS}
+MARKS = {
+    "thorough": THOROUGH,
+    "slow": SLOW,
+    "of_one_version": OF_ONE_VERSION,
+    "of_internals": OF_INTERNALS,
+}
+
+
+def pytest_configure(config) -> None:
+    """What is asked for by the name of its file is run with what is thorough."""
+    if not any(".py" in argument for argument in config.invocation_params.args):
+        return
+    if config.option.markexpr == "not slow and not thorough":
+        config.option.markexpr = "not slow"
 
 
 def pytest_collection_modifyitems(items) -> None:
