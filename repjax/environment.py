@@ -1,4 +1,4 @@
-"""What the process must leave alone: flags of XLA that change arithmetic, and the rounding mode.
+"""What the process must leave alone: flags and variables that change arithmetic, the rounding mode.
 
 And the versions of JAX that the tests have run with.
 
@@ -30,6 +30,8 @@ HARMFUL = {
     "xla_cpu_enable_fast_math": "lets XLA reassociate and contract what repjax has in order",
     "xla_gpu_ftz": "flushes the subnormal sums inside of matrix products",
 }
+#: Has cuBLAS make products of float64 from integers, of as many bits as another variable says.
+EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 _OFF = ("false", "0")
 #: The oldest version of JAX that the tests run with, and the first that they have not run with;
 #: pyproject.toml asks for these.
@@ -79,6 +81,19 @@ def check(compiler_options: Mapping[str, Any] | None = None) -> None:
         )
 
 
+def check_gpu() -> None:
+    """Raise unless products of float64 have the accuracy that ``exact`` products count on.
+
+    Raises:
+      RuntimeError: cuBLAS is to emulate them.
+    """
+    if (value := os.environ.get(EMULATION, "0")) not in ("", "0"):
+        raise RuntimeError(
+            f"expected {EMULATION}=0, received {value!r}, which makes float64 products on GPUs "
+            "less accurate than exact products need; leave it out"
+        )
+
+
 def check_version(version: str = jax.__version__) -> None:
     """Warn of a version of JAX that the tests have not run with."""
     oldest, beyond = map(_numbers, TESTED)
@@ -104,6 +119,8 @@ _stock_compile = compiler.compile_or_get_cached
 def _compile(backend, computation, devices, compile_options, *args, **kwargs):
     try:
         check(dict(compile_options.env_option_overrides))
+        if backend.platform != "cpu":
+            check_gpu()
     except RuntimeError:
         if PREFIX in computation.operation.get_asm(enable_debug_info=True):
             raise

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -306,6 +307,27 @@ def test_conformance_refuses_harmful_flags():
     )
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: XLA_FLAGS: expected xla_gpu_ftz=false")
+
+
+def test_emulated_float64_products_of_gpus_are_refused(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(environment, "_stock_compile", lambda *_: compiled.append(1))
+    options = types.SimpleNamespace(env_option_overrides=())
+
+    def compile_for(platform, program):
+        lowered = jax.jit(program).trace(np.float32(1)).lower(lowering_platforms=(platform,))
+        backend = types.SimpleNamespace(platform=platform)
+        environment._compile(backend, lowered.compiler_ir("stablehlo"), None, options)
+
+    for value in ("", "0"):
+        monkeypatch.setenv(environment.EMULATION, value)
+        compile_for("cuda", repjax.lax.exp)
+    monkeypatch.setenv(environment.EMULATION, "1")
+    compile_for("cuda", lambda x: lax.add(x, x))  # nothing of ours
+    compile_for("cpu", repjax.lax.exp)
+    assert len(compiled) == 4
+    with pytest.raises(RuntimeError, match=f"expected {environment.EMULATION}=0, received '1'"):
+        compile_for("cuda", repjax.lax.exp)
 
 
 FAST = {"xla_cpu_enable_fast_math": True}
