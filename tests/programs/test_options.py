@@ -310,6 +310,7 @@ def test_conformance_refuses_harmful_flags():
 
 
 def test_emulated_float64_products_of_gpus_are_refused(monkeypatch):
+    monkeypatch.setenv("REPJAX_GPU_BACKEND", "off")  # nobody knows for which GPU
     compiled = []
     monkeypatch.setattr(environment, "_stock_compile", lambda *_: compiled.append(1))
     options = types.SimpleNamespace(env_option_overrides=())
