@@ -275,10 +275,11 @@ static void sum(const float* x, int64_t n, double* total, double* magnitude) {
   }
   for (int i = 1; i < kStreams; ++i) s[0] += s[i];
   *total = sum_of(s[0]);
-  for (int i = 0; i < kStreams / 2; ++i) {
-    for (int j = 0; j < 2 * kLanes; ++j) rest += m[i][j];
-  }
-  *magnitude = rest * (1 + 0x1p-16);
+  float sizes[kStep];
+  __builtin_memcpy(sizes, m, sizeof sizes);
+  Vector all = {};
+  for (int i = 0; i < kStreams; ++i) all += widen(sizes + i * kLanes);
+  *magnitude = (rest + sum_of(all)) * (1 + 0x1p-16);
 }
 
 // The same of columns: total[c] += the sum of x[i * row + c], a chain of its own.
