@@ -33,8 +33,8 @@ from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
 
-#: Elements of an input for which another pass is not worth the trouble.
-SMALL = 1 << 14
+#: Elements of an input, and of updates that are one, for which another pass is not worth the trouble.
+SMALL, SMALL_UPDATES = 1 << 14, 1 << 11
 
 #: The types of inputs of which only the elements that are needed are made canonical.
 _TYPES = (np.float32, np.complex64)
@@ -181,12 +181,15 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
         value = see(atom)
         return value.canonical if isinstance(value, _Raw) else value
 
+    scatters = [e for e in jaxpr.eqns if e.primitive in RAW_SCATTERS]
+    updates = {v for e in scatters for v in variables(e.invars[2:])}
     for equation in jaxpr.eqns:
         seen = list(map(see, equation.invars))
         raw = [isinstance(x, _Raw) for x in seen]
         if is_canonicalize(equation) and entries.issuperset(variables(equation.invars)):
             (x,) = map(read, equation.invars)
-            is_small = np.size(x) < SMALL or x.dtype != np.float32
+            small = SMALL_UPDATES if equation.outvars[0] in updates else SMALL
+            is_small = np.size(x) < small or x.dtype != np.float32
             results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
         elif _is_part(equation) and entries.issuperset(variables(equation.invars)):
             results = _bind(equation, list(map(read, equation.invars)))
@@ -252,7 +255,7 @@ def _body_of_raw(body, are_raw: Sequence[bool]):
 def in_entries(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
     """The results of a function of repjax's primitives, its large inputs made canonical where they
     are used."""
-    if all(x.size < SMALL or x.dtype not in _TYPES for x in map(jax.typeof, operands)):
+    if all(x.size < SMALL_UPDATES or x.dtype not in _TYPES for x in map(jax.typeof, operands)):
         return list(function(*operands))
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
     return _run(jaxpr, consts, operands)

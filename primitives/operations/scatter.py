@@ -70,17 +70,18 @@ def _gather_like(updates, operand, indices, numbers, fill_value=0, **options):
 def _starts(shape, indices, numbers, mode) -> dict[int, Any]:
     """For each scattered dimension of an operand of this shape, where the windows start, int32.
 
-    Where that is out of bounds, and not clipped, it is -1 or the dimension's size.
+    Where that is out of bounds, and not clipped, it is out of bounds here, too.
     """
     clip = mode == lax.GatherScatterMode.CLIP
     starts = {}
     for i, d in enumerate(numbers.scatter_dims_to_operand_dims):
         start = lax.index_in_dim(indices, i, indices.ndim - 1, keepdims=False)
-        limits = jax.numpy.iinfo(start.dtype)
-        low, high = (0, shape[d] - 1) if clip else (-1, shape[d])
-        bounds = (np.array(x, start.dtype) for x in (max(low, limits.min), min(high, limits.max)))
-        start = lax.clamp(next(bounds), start, next(bounds))
-        starts[d] = lax.convert_element_type(start, np.int32)
+        if clip or start.dtype.itemsize > 4:
+            limits = jax.numpy.iinfo(start.dtype)
+            low, high = (0, shape[d] - 1) if clip else (-1, shape[d])
+            low, high = max(low, limits.min), min(high, limits.max)
+            start = lax.clamp(np.array(low, start.dtype), start, np.array(high, start.dtype))
+        starts[d] = lax.convert_element_type(start, np.int32)  # uint32 of 2**31 on is negative
     return starts
 
 
@@ -179,8 +180,8 @@ def _totals(updates, indices, shape, precision: int, numbers, **options):
 def as_rows(operand, indices, updates, numbers, mode):
     """The scatter of windows of an operand as one of rows of a matrix, if it is one, or None.
 
-    The number of rows, their size, the row of each window in int32, which is the number of rows
-    where the window is out of bounds, and the updates [windows, size].
+    The number of rows, their size, the row of each window in int32, which is out of bounds where
+    the window is, and the updates [windows, size].
     """
     leading, shape = len(numbers.inserted_window_dims), operand.shape
     is_table = numbers.inserted_window_dims == tuple(range(leading))
@@ -194,11 +195,15 @@ def as_rows(operand, indices, updates, numbers, mode):
     scattered = [d for d in range(updates.ndim) if d not in numbers.update_window_dims]
     updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
     windows = math.prod(indices.shape[:-1])
-    start, outside = np.int32(0), np.bool_(False)
-    for d, x in sorted(_starts(shape, indices, numbers, mode).items()):
-        size = lax.full_like(x, shape[d])
-        start, outside = start * size + x, outside | (x < 0) | (x >= size)
-    row = lax.select(outside, lax.full_like(start, rows), start)
+    starts = _starts(shape, indices, numbers, mode)
+    row = starts[0]
+    if leading > 1:
+        outside = functools.reduce(
+            lax.bitwise_or, [(x < 0) | (x >= np.int32(shape[d])) for d, x in starts.items()]
+        )
+        for d in range(1, leading):
+            row = row * np.int32(shape[d]) + starts[d]
+        row = lax.select(outside, lax.full_like(row, rows), row)
     return rows, width, lax.reshape(row, (windows,)), lax.reshape(updates, (windows, width))
 
 

@@ -413,6 +413,44 @@ def test_ties_that_float64_does_not_see(rows, width, times):
     assert np.float32(of_row.astype(np.float64).sum()) > 1
 
 
+@pytest.mark.skipif(not library.available(), reason="there is no kernel")
+@pytest.mark.parametrize("special", [0, 3, 40])
+@pytest.mark.parametrize("width", [1, 5, 24, 80])
+def test_few_updates_that_are_too_small_for_one_grid(width, special):
+    """Tables of float64 sums, which are exact but for these, of no, a few and more rows.
+
+    The first updates of the special rows are 2**-16 + 2**-39: too small for the grid of the last
+    ones, which are 1, so that the sum is a tie there, but not for that of all updates before these.
+    """
+    rng = np.random.default_rng(width)
+    rows, windows = 1000, 20_000
+    first, second = np.float32(2.0**-16 + 2.0**-39), np.float32(2.0**-24 - 2.0**-16)
+    row = [np.arange(special), rng.integers(special, rows, windows), np.arange(special)]
+    row = np.concatenate([*row, np.arange(special)]).astype(np.int32)
+    others = rng.uniform(0.125, 0.25, (windows, width)).astype(np.float32)
+    others[rng.integers(windows, size=50)] = -0.0
+    others[rng.integers(windows, size=5), 0] *= np.float32(2.0**-17)
+    specials = [np.full((special, width), u) for u in (first, second, np.float32(1))]
+    updates = np.concatenate([specials[0], others, *specials[1:]]).astype(np.float32)
+    x = np.zeros((rows + 5, width), np.float32)
+    x[::3] = -0.0
+
+    def run(x, u):
+        return x.at[row].add(u)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        expected = repjax.reproducible(lambda *xs: run(*xs))(x, updates)
+    assert (np.asarray(expected)[:special] == 1).all()
+    assert np.float32(np.float64(first) + np.float64(second) + 1) > 1  # the data can tell
+    for name in each_instruction_set():
+        for order in (slice(None), rng.permutation(len(row))):
+            ours = repjax.reproducible(lambda x, u, r: x.at[r].add(u))(
+                x, updates[order], row[order]
+            )
+            assert_same_bits(ours, expected, name)
+
+
 @pytest.mark.parametrize("width", [1, 8, 50])
 def test_raw_updates(width):
     """Large inputs, which the kernel makes canonical as it reads them."""

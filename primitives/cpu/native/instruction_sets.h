@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -268,23 +269,38 @@ struct Elementwise {
 
 // scatter-inl.h: scatter-add.
 struct Scatter {
-  // to[c] = x[c] + the sum of updates[at[i] * width + c] over i < count, c < width.  It looks
+  // to[c] = x[c] + the sum of updates[at[i] * row + c] over i < count, c < width.  It looks
   // kUpdatesAhead further into `at`.
-  void (*add)(const float* x, const float* updates, const int32_t* at, int64_t count,
+  void (*add)(const float* x, const float* updates, const int32_t* at, int64_t count, int64_t row,
               int64_t width, int precision, float* to);
-  // Tables of sums: rows of so many bytes; adding updates to one, and one to another; and
-  // to = x + the sums of a row, if they are sure.
-  void (*add_in_table)(const float* updates, const int32_t* at, int64_t begin, int64_t end,
-                       int64_t n, int64_t of_row, int64_t width, char* table);
-  void (*merge)(char* more, int64_t n, int64_t of_row, int64_t width, char* table);
-  bool (*finish)(const float* x, char* row, int64_t width, int precision, float* to);
+  // Adds updates[k * row + c], c < width, to the float64 sums [n, width] of the rows at[k], k < count, if
+  // there are such rows, and counts them; and says what the bits of their largest magnitude are, and
+  // those of the smallest but zero, less one.  [1]: of narrow rows, where row = width.
+  void (*add_in_table[2])(const float* updates, int64_t row, const int32_t* at, int64_t count,
+                          uint32_t n, int64_t width, double* sums, int32_t* counts,
+                          uint32_t* largest, uint32_t* smallest);
+  // Whether the magnitude of one of n numbers that are not zero, less one, is below the limit.
+  bool (*has_below)(const float* x, int64_t n, uint32_t limit);
+  // to = x + the sums of a row, if they are sure, which are off by no more than `error`; and of n rows
+  // of one element, whose sums are exact.
+  bool (*finish_row)(const float* x, const double* sums, double error, int64_t width, float* to);
+  void (*finish_column)(const float* x, const double* sums, const int32_t* counts, int64_t n,
+                        float* to);
   // Joins rows of raw updates to the rows at[k] of n, by Join, which is no sum; and all of one table to
   // those of another.
   void (*join[3])(const float* updates, const int32_t* at, int64_t count, int64_t n, int64_t width,
                   float* table);
   void (*join_tables[3])(const float* more, int64_t size, float* table);
 };
-constexpr int64_t kUpdatesAhead = 16;
+constexpr int64_t kUpdatesAhead = 48;
+constexpr int64_t kScattered = 1024;      // elements of updates that are added to a table together
+constexpr int64_t kExactCount = 1 << 14;  // updates whose float64 sum is exact if none is too small
+
+// How far the float64 sum of n updates may be from that on the grid, for which m of them are too small,
+// in units of the largest power of two among the updates (scatter-inl.h).
+inline double difference(double n, double m, int precision) {
+  return std::ldexp(m, -precision - 1) + n * (n + 4) * 0x1p-53;
+}
 
 // Terms a[k][i] * b[k][j] of c[i][j]: how many, where they are, and how far one is from the next.
 struct Terms {

@@ -3,31 +3,32 @@
 //
 // Where no update is too small for the grid of the largest one, of exponent E, and there are no more
 // than 2**14 of them, a float64 sum is exact, and that on the grid, too.  Else the two differ by at
-// most n * 2**(E - precision - 1); and the former is off by at most n**2 * 2**(E - 52), since it is
-// smaller than n * 2**(E + 1).
+// most m * 2**(E - precision - 1), if m of the n updates are too small; and the former is off by at
+// most n**2 * 2**(E - 53), in any order, since an addition that makes a sum of i updates is off by no
+// more than 2**-53 of i * 2**(E + 1).  Two more such roundings, of all n, are those of the ends of what
+// the sum may be.  E may be larger than that of the
+// largest update, that of all updates of all sums, for instance: a grid that is coarser has its
+// numbers on the finer one.
 //
 // Updates need not be canonical: the arithmetic flushes, so that subnormal ones are zeros, of either
 // sign, which no sum tells.
 
 typedef uint32_t UnsignedHalf __attribute__((vector_size(2 * kLanes)));
 
-// Of sums in float64: the bits of the largest magnitude among the updates, and of the smallest but
+// Sums in float64: the bits of the largest magnitude among the updates, and of the smallest but
 // zero, which is negated, so that 0 is where both begin.
-template <class Sum, class Largest, class Smallest>
-struct Updates {
-  Sum sum;
-  Largest largest;
-  Smallest smallest;
+struct UpdatesOfColumns {
+  Wide sum;
+  several::BitsPart largest;
+  UnsignedHalf smallest;
 
-  void add(Sum u, Largest magnitude) {
-    const Smallest negated = -as<Smallest>(magnitude);
+  void add(Wide u, several::BitsPart magnitude) {
+    const UnsignedHalf negated = -as<UnsignedHalf>(magnitude);
     sum += u;
     largest = magnitude > largest ? magnitude : largest;
     smallest = negated > smallest ? negated : smallest;
   }
 };
-typedef Updates<Wide, several::BitsPart, UnsignedHalf> UpdatesOfColumns;
-typedef Updates<double, int32_t, uint32_t> UpdatesOfOne;
 
 // The bits of magnitudes, 0 of what arithmetic flushes.
 template <class V>
@@ -47,7 +48,6 @@ static inline double power_of_two(int64_t exponent) {
 static inline several::LongPart widened(several::BitsPart x) {
   return __builtin_convertvector(x, several::LongPart);
 }
-static inline int64_t widened(int32_t x) { return x; }
 
 // Rounded to float32, and guarded, as bits.
 static inline several::BitsPart rounded(Wide x) {
@@ -59,27 +59,23 @@ static inline int32_t rounded(double x) {
 }
 
 // Whether the sums of n updates are exact, and those on the grids as well.
-template <class Sum, class Largest, class Smallest>
-static inline Largest is_exact(const Updates<Sum, Largest, Smallest>& u, double n, int precision) {
-  const Largest largest = u.largest >> 23, smallest = as<Largest>(-u.smallest) >> 23;
-  return (largest - smallest <= Largest{} + (n <= 0x1p14 ? precision - 23 : -1)) &
-         (u.largest < Largest{} + 0x7F800000);
+static inline several::BitsPart is_exact(const UpdatesOfColumns& u, double n, int precision) {
+  using several::BitsPart;
+  const BitsPart largest = u.largest >> 23, smallest = as<BitsPart>(-u.smallest) >> 23;
+  return (largest - smallest <= BitsPart{} + (n <= kExactCount ? precision - 23 : -1)) &
+         (u.largest < BitsPart{} + 0x7F800000);
 }
 
 // The rounded sums of n updates, and whether they are surely those on the grids.
-template <class Sum, class Largest, class Smallest>
-static inline auto round_sums(const Updates<Sum, Largest, Smallest>& u, double n, int precision,
-                              Largest& sum) {
-  const double slack = n * (power_of_two(-precision - 1) + n * 0x1p-50);
-  const Sum error = power_of_two(widened(u.largest >> 23) - 127) * slack;
+static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
+                                           several::BitsPart& sum) {
+  const Wide error = power_of_two(widened(u.largest >> 23) - 127) * difference(n, n, precision);
   sum = rounded(u.sum);
   const auto alike = rounded(u.sum - error) == rounded(u.sum + error);
-  return is_exact(u, n, precision) | (alike & (u.largest < Largest{} + 0x7F800000));
+  return is_exact(u, n, precision) | (alike & (u.largest < several::BitsPart{} + 0x7F800000));
 }
 
-// Of a mask.
 static inline bool all(several::BitsPart mask) { return !any(as<Wide>(widened(~mask))); }
-static inline bool all(int32_t mask) { return mask; }
 
 // The sums of load(i) over i < count, on the grids.
 template <class Load>
@@ -143,15 +139,15 @@ static inline void add_columns(const float* x, Load load, int64_t count, int pre
 }
 
 static void add_updates(const float* x, const float* updates, const int32_t* at, int64_t count,
-                        int64_t width, int precision, float* to) {
+                        int64_t row, int64_t width, int precision, float* to) {
   constexpr int64_t kHalf = kLanes / 2;
   const auto from = [=](int64_t c) {
     return [=](int64_t i, int j) {
       if (j * kHalf % 16 == 0) {  // a line
-        __builtin_prefetch(updates + at[i + kUpdatesAhead] * width + c + j * kHalf);
+        __builtin_prefetch(updates + at[i + kUpdatesAhead] * row + c + j * kHalf);
       }
       Narrow u;
-      __builtin_memcpy(&u, updates + at[i] * width + c + j * kHalf, sizeof u);
+      __builtin_memcpy(&u, updates + at[i] * row + c + j * kHalf, sizeof u);
       return u;
     };
   };
@@ -168,130 +164,175 @@ static void add_updates(const float* x, const float* updates, const int32_t* at,
   if (c == width) return;
   const auto load_rest = [=](int64_t i, int) {
     Narrow u = {};
-    __builtin_memcpy(&u, updates + at[i] * width + c, sizeof(float) * (width - c));
+    __builtin_memcpy(&u, updates + at[i] * row + c, sizeof(float) * (width - c));
     return u;
   };
   add_columns<1>(x + c, load_rest, count, precision, width - c, to + c);
 }
 
-// A row of sums in memory: sums, largest and smallest updates of each column, and how many updates
-// there were.
-struct Row {
-  double* sum;
-  int32_t* largest;
-  uint32_t *smallest, *count;
+typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
 
-  Row(char* at, int64_t width) {
-    sum = reinterpret_cast<double*>(at);
-    largest = reinterpret_cast<int32_t*>(sum + width);
-    smallest = reinterpret_cast<uint32_t*>(largest + width);
-    count = smallest + width;
+template <class V>
+static inline V larger(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+static inline V smaller(V a, V b) {
+  return a < b ? a : b;
+}
+
+// The largest of some lanes and the smallest of others.
+template <class V>
+static void store_extrema(V largest, V smallest, uint32_t* of_largest, uint32_t* of_smallest) {
+  constexpr int kCount = sizeof(V) / sizeof(uint32_t);
+  uint32_t most[kCount], least[kCount];
+  __builtin_memcpy(most, &largest, sizeof most);
+  __builtin_memcpy(least, &smallest, sizeof least);
+  *of_largest = *std::max_element(most, most + kCount);
+  *of_smallest = *std::min_element(least, least + kCount);
+}
+
+// Of n numbers the bits of the largest magnitude, and those of the smallest but zero, less one.
+static void magnitudes(const float* x, int64_t n, uint32_t* of_largest, uint32_t* of_smallest) {
+  constexpr int kParts = 4;
+  Unsigned largest[kParts] = {}, smallest[kParts];
+  for (Unsigned& part : smallest) part = ~Unsigned{};
+  int64_t i = 0;
+  for (; i + kParts * kLanes <= n; i += kParts * kLanes) {
+#pragma GCC unroll 4
+    for (int part = 0; part < kParts; ++part) {
+      const Unsigned m = as<Unsigned>(magnitude(load(x + i + part * kLanes)));
+      largest[part] = larger(m, largest[part]);
+      smallest[part] = smaller(m - 1, smallest[part]);
+    }
   }
-
-  UpdatesOfOne one(int64_t c) const { return {sum[c], largest[c], smallest[c]}; }
-  UpdatesOfColumns columns(int64_t c) const {
-    UpdatesOfColumns of;
-    __builtin_memcpy(&of.sum, sum + c, sizeof of.sum);
-    __builtin_memcpy(&of.largest, largest + c, sizeof of.largest);
-    __builtin_memcpy(&of.smallest, smallest + c, sizeof of.smallest);
-    return of;
+  for (; i < n; i += kLanes) {
+    Vector v = {};
+    __builtin_memcpy(&v, x + i, sizeof(float) * std::min<int64_t>(kLanes, n - i));
+    const Unsigned m = as<Unsigned>(magnitude(v));
+    largest[0] = larger(m, largest[0]);
+    smallest[0] = smaller(m - 1, smallest[0]);
   }
-};
+  for (int part = 1; part < kParts; ++part) {
+    largest[0] = larger(largest[part], largest[0]);
+    smallest[0] = smaller(smallest[part], smallest[0]);
+  }
+  store_extrema(largest[0], smallest[0], of_largest, of_smallest);
+}
 
-// Adds updates[k] to row at[k] of n, if there is one, for k in [begin, end).
-static void add_rows_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
-                              uint32_t n, int64_t of_row, int64_t width, char* table) {
+// Whether a magnitude but zero, less one, is below the limit.
+static bool has_below(const float* x, int64_t n, uint32_t limit) {
+  Unsigned found = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    found |= as<Unsigned>(as<Unsigned>(magnitude(load(x + i))) - 1 < limit);
+  }
+  bool rest = false;
+  for (; i < n; ++i) rest |= (as<uint32_t>(x[i]) & 0x7FFFFFFF) - 1 < limit;
+  return rest || any(as<Wide>(found));
+}
+
+// Adds updates to the sums [n, width] of their rows and counts them, where there is such a row; and
+// says what magnitudes they have.
+static void add_in_table(const float* updates, int64_t row, const int32_t* at, int64_t count,
+                         uint32_t n, int64_t width, double* sums, int32_t* counts,
+                         uint32_t* of_largest, uint32_t* of_smallest) {
   constexpr int64_t kHalf = kLanes / 2;
-  for (int64_t k = begin; k < end; ++k) {
-    if (uint32_t(at[k]) >= n) continue;
-    const Row row(table + at[k] * of_row, width);
-    const float* const from = updates + k * width;
-    ++*row.count;
+  UnsignedHalf largest = {}, smallest = ~UnsignedHalf{};
+  for (int64_t k = 0; k < count; ++k) {
+    const uint32_t r = at[k];
+    if (r >= n) continue;
+    const float* const from = updates + k * row;
+    double* const to = sums + r * width;
+    ++counts[r];
     int64_t c = 0;
     for (; c + kHalf <= width; c += kHalf) {
       Narrow u;
+      Wide sum;
       __builtin_memcpy(&u, from + c, sizeof u);
-      UpdatesOfColumns of = row.columns(c);
-      of.add(wide(u), normal_magnitude(u));
-      __builtin_memcpy(row.sum + c, &of.sum, sizeof of.sum);
-      __builtin_memcpy(row.largest + c, &of.largest, sizeof of.largest);
-      __builtin_memcpy(row.smallest + c, &of.smallest, sizeof of.smallest);
+      __builtin_memcpy(&sum, to + c, sizeof sum);
+      sum += wide(u);
+      __builtin_memcpy(to + c, &sum, sizeof sum);
+      const UnsignedHalf m = as<UnsignedHalf>(magnitude(u));
+      largest = larger(m, largest);
+      smallest = smaller(m - 1, smallest);
     }
     for (; c < width; ++c) {
-      UpdatesOfOne of = row.one(c);
-      const float u = std::fabs(from[c]) < 0x1p-126f ? 0 : from[c];
-      of.add(u, as<int32_t>(u) & 0x7FFFFFFF);
-      row.sum[c] = of.sum;
-      row.largest[c] = of.largest;
-      row.smallest[c] = of.smallest;
+      to[c] += from[c];
+      const UnsignedHalf m = UnsignedHalf{} + (as<uint32_t>(from[c]) & 0x7FFFFFFF);
+      largest = larger(m, largest);
+      smallest = smaller(m - 1, smallest);
     }
   }
+  store_extrema(largest, smallest, of_largest, of_smallest);
 }
 
-// The same of rows of one element, whose integers are one vector.
-static void add_elements_in_table(const float* updates, const int32_t* at, int64_t begin,
-                                  int64_t end, uint32_t n, int64_t of_row, char* table) {
-  typedef uint32_t Four __attribute__((vector_size(16)));
-  for (int64_t k = begin; k < end; ++k) {
-    if (uint32_t(at[k]) >= n) continue;
-    const Row row(table + at[k] * of_row, 1);
-    const float u = std::fabs(updates[k]) < 0x1p-126f ? 0 : updates[k];
-    const uint32_t magnitude = as<uint32_t>(u) & 0x7FFFFFFF;
-    *row.sum += u;
-    // The largest, the smallest, the count, and what follows it.
-    const Four of_one = {magnitude, -magnitude, 0, 0}, one_more = {0, 0, 1, 0};
-    Four of;
-    __builtin_memcpy(&of, row.largest, sizeof of);
-    of = (of > of_one ? of : of_one) + one_more;
-    __builtin_memcpy(row.largest, &of, sizeof of);
-  }
-}
-
-static void add_in_table(const float* updates, const int32_t* at, int64_t begin, int64_t end,
-                         int64_t n, int64_t of_row, int64_t width, char* table) {
-  if (width == 1) {
-    add_elements_in_table(updates, at, begin, end, uint32_t(n), of_row, table);
-  } else {
-    add_rows_in_table(updates, at, begin, end, uint32_t(n), of_row, width, table);
-  }
-}
-
-static void merge_tables(char* more, int64_t n, int64_t of_row, int64_t width, char* table) {
-  for (int64_t r = 0; r < n; ++r, more += of_row, table += of_row) {
-    const Row from(more, width), to(table, width);
-    for (int64_t c = 0; c < width; ++c) {
-      to.sum[c] += from.sum[c];
-      to.largest[c] = std::max(to.largest[c], from.largest[c]);
-      to.smallest[c] = std::max(to.smallest[c], from.smallest[c]);
+// The same of rows of few elements, one behind the other.
+static void add_narrow_in_table(const float* updates, int64_t, const int32_t* at, int64_t count,
+                                uint32_t n, int64_t width, double* sums, int32_t* counts,
+                                uint32_t* largest, uint32_t* smallest) {
+  magnitudes(updates, count * width, largest, smallest);
+  const auto add = [=](int64_t size) {
+    for (int64_t k = 0; k < count; ++k) {
+      const uint32_t r = at[k];
+      if (r >= n) continue;
+      ++counts[r];
+      for (int64_t c = 0; c < size; ++c) sums[r * size + c] += updates[k * size + c];
     }
-    *to.count += *from.count;
-  }
+  };
+  width == 1 ? add(1) : add(width);  // 1 is known when it is compiled
 }
 
-// to = x + the sums of a row, if they are sure.
-static bool finish_row(const float* x, char* at, int64_t width, int precision, float* to) {
+static inline float with_sum(float x, double sum) {
+  const float y = x + as<float>(rounded(sum));
+  return y != y ? __builtin_nanf("") : std::fabs(y) < 0x1p-126f ? 0 : y;
+}
+
+// to = x + sums, if they are surely those on the grids, which are off by no more than `error`.
+static bool finish_row(const float* x, const double* sums, double error, int64_t width, float* to) {
   constexpr int64_t kHalf = kLanes / 2;
-  const Row row(at, width);
-  const double n = *row.count;
-  if (n == 0) return true;
-  bool sure = true;
+  const auto load_sums = [=](int64_t c) {
+    Wide sum;
+    __builtin_memcpy(&sum, sums + c, sizeof sum);
+    return sum;
+  };
   int64_t c = 0;
-  for (; c + kHalf <= width; c += kHalf) {
-    several::BitsPart sum;
-    sure &= all(round_sums(row.columns(c), n, precision, sum));
-    __builtin_memcpy(row.largest + c, &sum, sizeof sum);
+  if (error > 0) {
+    bool sure = true;
+    for (; c + kHalf <= width; c += kHalf) {
+      sure &= all(rounded(load_sums(c) - error) == rounded(load_sums(c) + error));
+    }
+    for (; c < width; ++c) sure &= rounded(sums[c] - error) == rounded(sums[c] + error);
+    if (!sure) return false;
   }
-  for (; c < width; ++c) {
-    int32_t sum;
-    sure &= round_sums(row.one(c), n, precision, sum);
-    row.largest[c] = sum;
+  for (c = 0; c + kHalf <= width; c += kHalf) {
+    Narrow y;
+    __builtin_memcpy(&y, x + c, sizeof y);
+    y += as<Narrow>(rounded(load_sums(c)));
+    y = as<Narrow>(canonical(y));
+    __builtin_memcpy(to + c, &y, sizeof y);
   }
-  if (!sure) return false;
-  for (c = 0; c < width; ++c) {
-    const float y = x[c] + as<float>(row.largest[c]);
-    to[c] = y != y ? __builtin_nanf("") : std::fabs(y) < 0x1p-126f ? 0 : y;
-  }
+  for (; c < width; ++c) to[c] = with_sum(x[c], sums[c]);
   return true;
+}
+
+// The same of n rows of one element and sums that are exact, where there are any.
+static void finish_column(const float* x, const double* sums, const int32_t* counts, int64_t n,
+                          float* to) {
+  constexpr int64_t kHalf = kLanes / 2;
+  int64_t r = 0;
+  for (; r + kHalf <= n; r += kHalf) {
+    Wide sum;
+    Narrow y;
+    several::BitsPart count;
+    __builtin_memcpy(&sum, sums + r, sizeof sum);
+    __builtin_memcpy(&y, x + r, sizeof y);
+    __builtin_memcpy(&count, counts + r, sizeof count);
+    const several::BitsPart result = canonical(y + as<Narrow>(rounded(sum)));
+    y = as<Narrow>(count == 0 ? as<several::BitsPart>(y) : result);
+    __builtin_memcpy(to + r, &y, sizeof y);
+  }
+  for (; r < n; ++r) to[r] = counts[r] == 0 ? x[r] : with_sum(x[r], sums[r]);
 }
 
 // The larger or the smaller of a canonical number and a raw one, or NaN.
@@ -323,8 +364,9 @@ static void join_updates(const float* updates, const int32_t* at, int64_t count,
 
 static const Scatter kScatter = {
     add_updates,
-    add_in_table,
-    merge_tables,
+    {add_in_table, add_narrow_in_table},
+    has_below,
     finish_row,
+    finish_column,
     {nullptr, join_updates<Join::kLargest>, join_updates<Join::kSmallest>},
     {nullptr, join_row<Join::kLargest>, join_row<Join::kSmallest>}};

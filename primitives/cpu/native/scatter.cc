@@ -28,13 +28,14 @@ namespace {
 
 constexpr int64_t kThread = 1 << 16;  // additions that are worth a thread
 constexpr int64_t kBlock = 1 << 13;   // elements of a block of rows
-constexpr int64_t kTable = 1 << 18;   // bytes of a table of sums that stays in the L2 cache
+constexpr int64_t kTable = 1 << 22;   // bytes of a table of sums, of which each thread has one
+constexpr int64_t kLine = 16;         // elements
 constexpr int64_t kNarrow = 8;        // elements of a row for which lists of the updates do not pay
 
 struct Problem {
   const float* updates;
   const int32_t* row;  // of each update
-  int64_t n, windows, width;
+  int64_t n, windows, width, step;  // from one row to the next it is a step
   int precision;
   float* out;  // where the operand is
 };
@@ -43,24 +44,39 @@ struct Problem {
 // flushes: of all rows, or of rows of which `only` is not 0.
 template <class Row>
 void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
-  const double work = 2.0 * p.windows * p.width;
+  std::vector<int32_t> list(only ? p.windows + 1 : 0);  // and one that is left out
+  int64_t windows = p.windows;
+  if (only) {
+    windows = 0;
+    for (int64_t k = 0; k < p.windows; ++k) {
+      list[windows] = int32_t(k);
+      const bool is_inside = uint32_t(p.row[k]) < uint32_t(p.n);
+      windows += is_inside & (only[is_inside ? p.row[k] : 0] != 0);
+    }
+  }
+  const auto window = [given = only ? list.data() : nullptr](int64_t i) {
+    return given ? given[i] : int32_t(i);
+  };
+  const double work = 2.0 * windows * p.width;
   const int64_t parts = std::min(p.n, useful_threads(pool, work, kThread));
-  int32_t* const first = scratch<kOffsets, int32_t>(2 * p.n + 2 * p.windows + parts + kUpdatesAhead);
+  int32_t* const first = scratch<kOffsets, int32_t>(2 * p.n + 2 * windows + parts + kUpdatesAhead);
   int32_t* const next = first + p.n;
   int32_t* const kept = next + p.n;
-  int32_t* const order = kept + p.windows + parts;
-  std::fill_n(order + p.windows, kUpdatesAhead, 0);
+  int32_t* const order = kept + windows + parts;
+  std::fill_n(order + windows, kUpdatesAhead, 0);
   // A counting sort: each part sorts the updates of its rows, which go behind those of the parts
   // before.  What is not of its rows it leaves out without a branch, which no processor foretells.
   in_parallel(pool, parts, parts, [=, &p](int64_t part) {
     const int64_t begin = part * p.n / parts, end = (part + 1) * p.n / parts;
-    const auto is_below = [&](int64_t k, int64_t r) { return uint32_t(p.row[k]) < uint32_t(r); };
     int32_t before = 0;
-    for (int64_t k = 0; begin > 0 && k < p.windows; ++k) before += is_below(k, begin);
+    for (int64_t i = 0; begin > 0 && i < windows; ++i) {
+      before += uint32_t(p.row[window(i)]) < uint32_t(begin);
+    }
     int32_t* const mine = kept + before + part;  // and one that is left out
     int64_t count = 0;
-    for (int64_t k = 0; k < p.windows; ++k) {
-      mine[count] = int32_t(k);
+    for (int64_t i = 0; i < windows; ++i) {
+      const int32_t k = window(i);
+      mine[count] = k;
       count += uint32_t(p.row[k]) - uint32_t(begin) < uint32_t(end - begin);
     }
     std::fill(next + begin, next + end, 0);
@@ -77,16 +93,44 @@ void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row
     const IeeeArithmetic ieee(true);
     const int64_t end = std::min(p.n, (block + 1) * together);
     for (int64_t r = block * together; r < end; ++r) {
-      if (first[r] < next[r] && (!only || only[r])) row(r, order + first[r], next[r] - first[r]);
+      if (first[r] < next[r]) row(r, order + first[r], next[r] - first[r]);
     }
   });
 }
 
-void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, const char* only) {
+void add_row(const Problem& p, const Scatter& set, int64_t r, const int32_t* at, int64_t count) {
+  float* const to = p.out + r * p.step;
+  set.add(to, p.updates, at, count, p.step, p.width, p.precision, to);
+}
+
+void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set,
+                 const char* only = nullptr) {
   for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
-    float* const to = p.out + r * p.width;
-    set.add(to, p.updates, at, count, p.width, p.precision, to);
+    add_row(p, set, r, at, count);
   });
+}
+
+// The same of some rows.
+void add_some_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set,
+                   const std::vector<char>& only) {
+  constexpr int64_t kFew = 4, kTogether = 16;
+  if (std::count(only.begin(), only.end(), 1) > kFew) return add_by_rows(pool, p, set, only.data());
+  const IeeeArithmetic ieee(true);
+  for (int64_t r = 0; r < p.n; ++r) {
+    if (!only[r]) continue;
+    std::vector<int32_t> at;
+    for (int64_t k = 0; k < p.windows; k += kTogether) {
+      const int64_t here = std::min(kTogether, p.windows - k);
+      bool any = here < kTogether;
+      for (int64_t i = 0; i < here; ++i) any |= p.row[k + i] == r;
+      for (int64_t i = 0; any && i < here; ++i) {
+        if (p.row[k + i] == r) at.push_back(int32_t(k + i));
+      }
+    }
+    const int64_t count = at.size();
+    at.resize(count + kUpdatesAhead);
+    add_row(p, set, r, at.data(), count);
+  }
 }
 
 // The exact sums of the elements of a row and of their updates, rounded once, to nearest or to odd.
@@ -95,7 +139,7 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
     constexpr int64_t kColumns = 64;
     for (int64_t c = 0; c < p.width; c += kColumns) {
       const int64_t here = std::min(kColumns, p.width - c);
-      float* const to = p.out + r * p.width + c;
+      float* const to = p.out + r * p.step + c;
       const float* const from = p.updates + c;
       double sums[kColumns], magnitudes[kColumns], lost[kColumns] = {};
       float before[kColumns];
@@ -105,7 +149,7 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
         magnitudes[j] = std::fabs(before[j]);
       }
       for (int64_t i = 0; i < count; ++i) {
-        const float* const u = from + at[i] * p.width;
+        const float* const u = from + at[i] * p.step;
         for (int64_t j = 0; j < here; ++j) {
           const double x = sums[j], y = u[j], s = x + y, of_y = s - x;
           sums[j] = s;
@@ -124,7 +168,7 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
         }
         to[j] = exactly(set, count + 1, odd, [&](int64_t k, int64_t terms, float* a, float*) {
           for (int64_t i = 0; i < terms; ++i) {
-            a[i] = k + i == 0 ? before[j] : from[at[k + i - 1] * p.width + j];
+            a[i] = k + i == 0 ? before[j] : from[at[k + i - 1] * p.step + j];
           }
           return Factors{a, nullptr};
         });
@@ -133,35 +177,111 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
   });
 }
 
-// All updates as they come, in a table of sums, or one for each thread.
-void add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set, int64_t of_row) {
-  const int64_t size = p.n * of_row;
-  const bool several = size <= kTable && 2 * p.n <= p.windows;
-  const int64_t threads = several ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
-  char* const tables = scratch<kSums, char>(size * threads);
+// Adds all updates as they come to float64 sums, a table [n, width] for each thread, where nearly all
+// are large enough for one grid; else does nothing.  Returns whether it did.
+bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) {
+  const int64_t size = p.n * p.width, bytes = round_up(8 * size + 4 * p.n, 64);
+  const int64_t threads = bytes <= kTable && 2 * p.n <= p.windows
+                              ? useful_threads(pool, 2.0 * p.windows * p.width, kThread)
+                              : 1;
+  char* const tables = scratch<kSums, char>(bytes * threads);
+  const auto sums = [=](int64_t i) { return reinterpret_cast<double*>(tables + i * bytes); };
+  const auto counts = [=](int64_t i) { return reinterpret_cast<int32_t*>(sums(i) + size); };
+
+  // What is too small for the grid of the largest update, so that float64 sums are not exact.
+  const auto least = [&](uint32_t largest) {
+    const int32_t exponent = int32_t(largest >> 23) - (p.precision - 23);
+    return exponent > 0 ? (uint32_t(exponent) << 23) - 1 : 0;
+  };
+  const int64_t together = std::max<int64_t>(1, kScattered / p.width);
+  const int64_t blocks = blocks_of(p.windows, together), most_wide = 2 + blocks / threads / 4;
+  std::vector<uint32_t> smallest(blocks);  // magnitude of each block, less one
+  std::atomic<uint32_t> largest{0};
+  std::atomic<bool> too_wide{false};
   in_parallel(pool, threads, threads, [&](int64_t i) {
     const IeeeArithmetic ieee(true);
-    char* const table = tables + i * size;
-    std::memset(table, 0, size);
-    set.add_in_table(p.updates, p.row, i * p.windows / threads, (i + 1) * p.windows / threads, p.n,
-                     of_row, p.width, table);
-  });
-  for (int64_t i = 1; i < threads; ++i) {
-    set.merge(tables + i * size, p.n, of_row, p.width, tables);
-  }
-  std::vector<char> unsure(p.n);
-  std::atomic<bool> any{false};
-  const int64_t together = std::max<int64_t>(1, kBlock / p.width);
-  share(pool, blocks_of(p.n, together), 4.0 * p.n * p.width, kThread, [&](int64_t block) {
-    const IeeeArithmetic ieee(true);
-    const int64_t end = std::min(p.n, (block + 1) * together);
-    for (int64_t r = block * together; r < end; ++r) {
-      float* const to = p.out + r * p.width;
-      unsure[r] = !set.finish(to, tables + r * of_row, p.width, p.precision, to);
-      if (unsure[r]) any = true;
+    std::memset(sums(i), 0, bytes);
+    uint32_t most = 0;
+    int64_t wide = 0;
+    for (int64_t b = i * blocks / threads; b < (i + 1) * blocks / threads; ++b) {
+      const int64_t k = b * together, here = std::min(together, p.windows - k);
+      uint32_t of_block;
+      set.add_in_table[p.width < kNarrow](p.updates + k * p.step, p.step, p.row + k, here,
+                                          uint32_t(p.n), p.width, sums(i), counts(i), &of_block,
+                                          &smallest[b]);
+      most = std::max(most, of_block);
+      wide += smallest[b] < least(most);
+      if (most >= 0x7F800000 || wide > most_wide) too_wide = true;
+      if (too_wide) return;
+    }
+    uint32_t before = largest;
+    while (before < most && !largest.compare_exchange_weak(before, most)) {
     }
   });
-  if (any) add_by_rows(pool, p, set, unsure.data());
+  if (too_wide) return false;
+
+  constexpr int64_t kFew = 16;  // windows that are looked at together
+  std::vector<int64_t> small;   // elements of the table, each as often as it has such an update
+  int64_t wide = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    if (smallest[b] >= least(largest)) continue;
+    if (++wide > most_wide * threads) return false;
+    const auto has_small = [&](int64_t k, int64_t n) {  // elements from a window on
+      return set.has_below(p.updates + k * p.step, n, least(largest));
+    };
+    const int64_t end = std::min(p.windows, (b + 1) * together);
+    for (int64_t k = b * together; k < end; k += kFew) {
+      const int64_t last = std::min(k + kFew, end) - 1;
+      if (!has_small(k, (last - k) * p.step + p.width)) continue;
+      for (int64_t w = k; w <= last; ++w) {
+        if (uint32_t(p.row[w]) >= uint32_t(p.n) || !has_small(w, p.width)) continue;
+        for (int64_t c = 0; c < p.width; ++c) {
+          const bool is_small = set.has_below(p.updates + w * p.step + c, 1, least(largest));
+          if (is_small) small.push_back(p.row[w] * p.width + c);
+        }
+      }
+    }
+  }
+  std::sort(small.begin(), small.end());
+
+  const double power = std::ldexp(1, int(largest >> 23) - 127);
+  std::vector<char> unsure(p.n);
+  std::atomic<bool> any_unsure{false};
+  const int64_t rows = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, rows), 4.0 * size, kThread, [&](int64_t block) {
+    const IeeeArithmetic ieee(true);
+    const int64_t begin = block * rows, end = std::min(p.n, begin + rows);
+    for (int64_t i = 1; i < threads; ++i) {
+      for (int64_t j = begin * p.width; j < end * p.width; ++j) sums(0)[j] += sums(i)[j];
+      for (int64_t r = begin; r < end; ++r) counts(0)[r] += counts(i)[r];
+    }
+    const double* const sum = sums(0);
+    const int32_t* const count = counts(0);
+    auto at = std::lower_bound(small.begin(), small.end(), begin * p.width);
+    const auto small_end = std::lower_bound(at, small.end(), end * p.width);
+    if (p.width == 1 && at == small_end &&
+        *std::max_element(count + begin, count + end) <= kExactCount) {
+      set.finish_column(p.out + begin, sum + begin, count + begin, end - begin, p.out + begin);
+      return;
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      if (count[r] == 0) continue;
+      const double n = count[r];
+      bool sure = true;
+      while (at != small_end && *at < (r + 1) * p.width) {
+        const auto next = std::upper_bound(at, small_end, *at);
+        const double error = power * difference(n, next - at, p.precision);
+        sure &= float(sum[*at] - error) == float(sum[*at] + error);
+        at = next;
+      }
+      float* const to = p.out + r * p.step;
+      const double error = n <= kExactCount ? 0 : power * difference(n, n, p.precision);
+      unsure[r] = !sure || !set.finish_row(to, sum + r * p.width, error, p.width, to);
+      if (unsure[r]) any_unsure = true;
+    }
+  });
+  if (any_unsure) add_some_rows(pool, p, set, unsure);
+  return true;
 }
 
 // Rows out of bounds are left out.
@@ -175,19 +295,32 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
   if (out->typed_data() != operand.typed_data()) {
     return ffi::Error::InvalidArgument("expected the result in the operand's place");
   }
-  const Problem p = {updates.typed_data(), rows.typed_data(), size / width,     windows,
+  const Problem p = {updates.typed_data(), rows.typed_data(), size / width,     windows, width,
                      width,                int(precision),    out->typed_data()};
   if (order != "order_independent") {
     add_exactly(&pool, p, instruction_set().exact, slack, order == "exact, odd");
     return ffi::Error::Success();
   }
   const Scatter& set = instruction_set().scatter;
-  const int64_t of_row = width == 1 ? 32 : round_up(width * 16 + 4, 8);
-  if (p.n <= 2 * windows && (width < kNarrow || p.n * of_row <= kTable)) {
-    add_in_tables(&pool, p, set, of_row);
-  } else {
-    add_by_rows(&pool, p, set, nullptr);
+  const bool is_dense = width < kNarrow ? p.n <= 2 * windows
+                                        : 2 * p.n <= windows && p.n * width * 8 <= kTable;
+  if (!is_dense) {
+    add_by_rows(&pool, p, set);
+    return ffi::Error::Success();
   }
+  // Wide rows in parts, a thread each, that have nothing to do with each other.
+  const int64_t threads = useful_threads(&pool, 2.0 * windows * width, kThread);
+  const int64_t parts = std::clamp<int64_t>(width / (2 * kLine), 1, threads);
+  in_parallel(&pool, parts, parts, [&](int64_t i) {
+    const int64_t begin = blocks_of(width, kLine) * i / parts * kLine;
+    const int64_t end = blocks_of(width, kLine) * (i + 1) / parts * kLine;
+    Problem part = p;
+    part.updates += begin;
+    part.out += begin;
+    part.width = std::min(end, width) - begin;
+    ffi::ThreadPool* const threads_of_part = parts == 1 ? &pool : nullptr;
+    if (!add_in_tables(threads_of_part, part, set)) add_by_rows(threads_of_part, part, set);
+  });
   return ffi::Error::Success();
 }
 
