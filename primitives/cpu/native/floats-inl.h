@@ -183,25 +183,26 @@ static Tile<float, float> tile_across_for(int64_t rows, int vectors) {
   return vectors < kAcross ? tile_across_of<1>(rows) : tile_across_of<kAcross>(rows);
 }
 
-// The next kTerms terms of so many vectors of one row, from column `at` on.
+// The next kTerms terms of so many vectors of one row, from column `at` on, whose sums are at `to`.
 template <int kTerms, int kColumns>
 static inline void row_step(const Vector (&a)[kTerms], const float* const (&b)[kTerms], int64_t at,
                             float* to, bool first, bool last) {
   Vector s[kColumns];
 #pragma GCC unroll 8
-  for (int v = 0; v < kColumns; ++v) s[v] = begin(to + at + v * kLanes, first);
+  for (int v = 0; v < kColumns; ++v) s[v] = begin(to + v * kLanes, first);
 #pragma GCC unroll 8
   for (int k = 0; k < kTerms; ++k) {
 #pragma GCC unroll 8
     for (int v = 0; v < kColumns; ++v) s[v] = fma(a[k], load(b[k] + at + v * kLanes), s[v]);
   }
 #pragma GCC unroll 8
-  for (int v = 0; v < kColumns; ++v) end(to + at + v * kLanes, s[v], first, last);
+  for (int v = 0; v < kColumns; ++v) end(to + v * kLanes, s[v], first, last);
 }
 
 template <int kTerms>
 static void row_terms(const float* lhs, const int64_t* lhs_k, const float* rhs,
-                      const int64_t* rhs_k, int64_t columns, float* to, bool first, bool last) {
+                      const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+                      bool last) {
   constexpr int kColumns = 2 * kVectors;
   Vector a[kTerms];
   const float* b[kTerms];
@@ -211,33 +212,36 @@ static void row_terms(const float* lhs, const int64_t* lhs_k, const float* rhs,
   }
   int64_t j = 0;
   for (; j + kColumns * kLanes <= columns; j += kColumns * kLanes) {
-    row_step<kTerms, kColumns>(a, b, j, to, first, last);
+    row_step<kTerms, kColumns>(a, b, j, to + j, first, last);
   }
-  for (; j < columns; j += kLanes) row_step<kTerms, 1>(a, b, j, to, first, last);
+  for (; j + kLanes <= columns; j += kLanes) row_step<kTerms, 1>(a, b, j, to + j, first, last);
+  if (j < columns) row_step<kTerms, 1>(a, b, columns - kLanes, rest, first, last);
 }
 
 // Few columns stay in registers.  Of many, a few terms at a time, so that each term's are read one
 // after the other, as the memory is the fastest; the sums are in the cache.
 static void row(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
-                const int64_t* rhs_k, int64_t columns, float* to, bool first, bool last) {
+                const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+                bool last) {
   constexpr int kWide = 2 * kVectors;
   if (columns <= kWide * kLanes || terms == 0) {
     for (int64_t j = 0, vectors; j < columns; j += vectors * kLanes) {
       const int64_t left = (columns - j) / kLanes;
       vectors = left >= kWide ? kWide : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      const bool is_rest = left == 0;
       const auto run = vectors == kWide ? tile<1, kWide>
                        : vectors == 4   ? tile<1, 4>
                        : vectors == 2   ? tile<1, 2>
                                         : tile<1, 1>;
-      float* const here = to + j;
-      run(terms, &lhs, lhs_k, rhs + j, rhs_k, &here, first, last);
+      float* const here = is_rest ? rest : to + j;
+      run(terms, &lhs, lhs_k, rhs + (is_rest ? columns - kLanes : j), rhs_k, &here, first, last);
     }
     return;
   }
   for (int64_t k = 0, step; k < terms; k += step, first = false) {
     step = terms - k >= 8 ? 8 : terms - k >= 4 ? 4 : 1;
     const auto run = step == 8 ? row_terms<8> : step == 4 ? row_terms<4> : row_terms<1>;
-    run(lhs, lhs_k + k, rhs, rhs_k + k, columns, to, first, last && k + step == terms);
+    run(lhs, lhs_k + k, rhs, rhs_k + k, columns, to, rest, first, last && k + step == terms);
   }
 }
 

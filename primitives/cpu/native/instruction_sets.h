@@ -27,9 +27,11 @@ struct Chains {
   int across;  // vectors of a tile of columns whose terms lie together
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
   Tile<float, float> (*tile_across_for)(int64_t rows, int vectors);
-  // One row of whole vectors of columns that lie together: to[0 : columns] continues its chains.
+  // One row of columns that lie together, at least a vector: to[0 : columns] continues its chains.
+  // What does not fill a vector is in `rest`, the last vector of columns, instead.
   void (*row)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
-              const int64_t* rhs_k, int64_t columns, float* to, bool first, bool last);
+              const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+              bool last);
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);

@@ -95,6 +95,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   }
   std::vector<void*> at(place_count), results;
   std::vector<const void*> operands;
+  const IeeeArithmetic ieee;  // of most steps
   for (int64_t t = 0; t < iterations; ++t) {
     for (int64_t i = 0; i < place_count; ++i) {
       const Place& place = places[i];

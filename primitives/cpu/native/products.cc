@@ -142,7 +142,7 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
 
   const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
   const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
-  const bool one_row = rows == 1 && unpacked && all_together;
+  const bool one_row = rows == 1 && unpacked && all_together && columns >= set.lanes;
   if (raw[kLhs] || raw[kRhs]) std::iota(one_by_one, one_by_one + terms, 0);
 
   // Panels whose columns do not lie together in the result have their own accumulators.
@@ -151,9 +151,10 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     const int64_t here = std::min(width, columns - j * width);
     direct[j] = here % set.lanes == 0 && contiguous(&out_n[j * width], here);
   }
-  const bool all_direct = std::all_of(direct, direct + panels, [](bool x) { return x; });
+  const bool all_direct = one_row || std::all_of(direct, direct + panels, [](bool x) { return x; });
   float* const accumulators = scratch<kSums, float>(all_direct ? 0 : rows * panels * width);
   float* const packed = scratch<kRight, float>(terms * width);
+  float* const rest = packed;
   float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
   const auto pack = set.pack[raw[kRhs]];
 
@@ -173,12 +174,12 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
     int64_t j = 0;
-    if (one_row) {  // the columns of all panels that are full
+    if (one_row) {
+      float* const to = out + out_m[0] + out_n[0];
+      set.row(here_k, left_row(0), left_k, rhs + rhs_n[0], rhs_k, columns, to, rest, first, last);
       const int64_t left_over = columns % set.lanes;
-      const int64_t end = left_over ? (panels - 1) * width : columns;
-      set.row(here_k, left_row(0), left_k, rhs + rhs_n[0], rhs_k, end, out + out_m[0] + out_n[0],
-              first, last);
-      j = left_over ? panels - 1 : panels;
+      if (last) std::copy_n(rest + set.lanes - left_over, left_over, to + columns - left_over);
+      j = panels;
     }
     for (; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
@@ -245,6 +246,7 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const bool is_raw = p.raw[kLhs] || p.raw[kRhs];
   if (!is_raw || notes_subnormals()) {
     const IeeeArithmetic ieee;
+    ieee.forget();
     run_block(p, kCanonical, set, g, m0, m1, n0, n1);
     if (!is_raw || !ieee.noted_subnormals()) return;
   }
@@ -297,7 +299,7 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     const float* const b = rhs + g * strides[kG][right];
     float* const to = out + g * strides[kG][kOut];
     if (sizes[m] == 1) {
-      set.row(terms, a, left_k, b, right_k, sizes[n], to, true, true);
+      set.row(terms, a, left_k, b, right_k, sizes[n], to, nullptr, true, true);
       continue;
     }
     int vectors = set.vectors;
