@@ -8,7 +8,6 @@ written.  So nothing is copied, but for what is needed in two places.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -22,10 +21,10 @@ from repjax.primitives.core.programs import carried, open_jaxpr
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.cpu import groups, library, products, sums
 from repjax.primitives.fusion.entries import raw_dot_general_p
-from repjax.primitives.fusion.exits import End, ended_p
+from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.groups import Group, accumulation_of, group_sum_p, groups_p
 from repjax.primitives.fusion.loops import Loop
-from repjax.primitives.fusion.views import DTYPES, long_axes, variables, view_of
+from repjax.primitives.fusion.views import DTYPES, long_axes, view_of
 from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
@@ -174,48 +173,6 @@ def _alias(equation) -> int | None:
     return 0 if in_order and x.aval.size == result.aval.size else None
 
 
-def _without_transposes(jaxpr) -> list[Any]:
-    """The equations; a product of matrices that is only transposed is that of them in turn."""
-    users = collections.Counter(
-        v for atoms in (*(e.invars for e in jaxpr.eqns), jaxpr.outvars) for v in variables(atoms)
-    )
-    transposed = {
-        e.invars[0]: e
-        for e in jaxpr.eqns
-        if e.primitive.name == "transpose"
-        and e.params["permutation"] == (1, 0)
-        and users[e.invars[0]] == 1
-    }
-    found, gone = [], set()
-    for equation in jaxpr.eqns:
-        after = transposed.get(equation.outvars[0]) if equation.outvars else None
-        in_turn = _in_turn(equation, after) if after is not None else None
-        if in_turn is not None:
-            gone.add(id(after))
-        if id(equation) not in gone:
-            found.append(in_turn or equation)
-    return found
-
-
-def _in_turn(equation, after):
-    """A product of two matrices and its transposition as the product of the two in turn: steps of
-    the chains are products of the same factors."""
-    if equation.primitive is ended_p:
-        inner = _in_turn(equation.params["end"].eqns[0], after)
-        return inner and equation.replace(
-            invars=equation.invars[::-1], outvars=after.outvars, params={"end": End((inner,))}
-        )
-    if equation.primitive not in (dot_general_p, raw_dot_general_p):
-        return None
-    contracting, (batch, _) = equation.params["dimension_numbers"]
-    if batch:
-        return None
-    params = {**equation.params, "dimension_numbers": (contracting[::-1], ((), ()))}
-    if "raw" in params:
-        params["raw"] = params["raw"][::-1]
-    return equation.replace(invars=equation.invars[::-1], outvars=after.outvars, params=params)
-
-
 # --- loops --------------------------------------------------------------------------------
 
 
@@ -315,7 +272,7 @@ def encode(equation) -> Code | None:
     if any(isinstance(v, Literal) for v in jaxpr.outvars):
         return None
     aliases, others = {}, []
-    for e in _without_transposes(jaxpr):
+    for e in jaxpr.eqns:
         by = _alias(e)
         if by is None:
             others.append(e)

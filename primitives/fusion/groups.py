@@ -55,6 +55,7 @@ from repjax.primitives.fusion.exits import with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
+from repjax.primitives.fusion.turns import without_transposes
 from repjax.primitives.fusion.views import (
     View,
     is_canonicalize,
@@ -541,7 +542,7 @@ def _compute(step: Group | Sum | Loop | tuple[Group, ...], see):
 def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    jaxpr = ClosedJaxpr(with_exits(jaxpr, kernels), consts)
+    jaxpr = ClosedJaxpr(with_exits(without_transposes(jaxpr), kernels), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
 
 
