@@ -23,13 +23,16 @@ from repjax.primitives.cpu import (
     groups,
     library,
     linalg,
+    loops,
     products,
     rows,
     scatter,
     sums,
 )
+from repjax.primitives.cpu.takes import CPU
 from repjax.primitives.fusion.entries import RAW_SCATTERS, in_entries, raw_dot_general_p
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
+from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
 from repjax.primitives.operations import arithmetic
@@ -88,6 +91,7 @@ _ON_ONE_DEVICE = {
     groups_p: groups.evaluate,
     group_sum_p: groups.evaluate_sum,
     rows_p: rows.evaluate,
+    loop_p: loops.evaluate,
 }
 
 
@@ -161,7 +165,7 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
     if are_known and gpu.expected():
         kernels = GPU if gpu.ROWS else None
     else:
-        kernels = groups.CPU if are_known and library.available() else None
+        kernels = CPU if are_known and library.available() else None
     if kernels is None:
         return list(function(*operands))
     if kernels.reads_raw:

@@ -1,4 +1,4 @@
-"""Fused groups, and sums of their elements, by the C++ kernels; what these can compute."""
+"""Fused groups, and sums of their elements, by the C++ kernels."""
 
 from __future__ import annotations
 
@@ -7,28 +7,14 @@ from typing import Any
 import jax
 from jax.extend.core import Literal
 
-from repjax.primitives.core.tables import PREFIX
-from repjax.primitives.cpu import library, rows
-from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, Bytecode, function_of
+from repjax.primitives.cpu import library
+from repjax.primitives.cpu.bytecode import Bytecode
 from repjax.primitives.cpu.sums import call_kernel
 from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
-from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import View, broadcast_axes, seen, view_of
 
-_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
 
-CPU = Kernels(
-    "cpu",
-    is_elementwise=lambda equation: function_of(equation) is not None,
-    is_reduction=rows.is_reduction,
-    pays=rows.pays,
-    is_long=lambda equation: equation.primitive.name in _LONG,
-    reads_raw=True,
-    large=library.LARGE,
-)
-
-
-def _encode(group: Group) -> tuple[list[Any], list[int]]:
+def encode(group: Group) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its bytecode."""
     code = Bytecode()
     values: dict[Any, int] = {}  # of what the group makes
@@ -62,7 +48,7 @@ def evaluate(*operands, groups: tuple[Group, ...]):
     operands = iter(operands)
     for group in groups:
         by_variable = dict(zip(group.invars, operands, strict=False))
-        roots, code = _encode(group)
+        roots, code = encode(group)
         taken += (by_variable[v] for v in roots)
         encoded += code
     results = [
@@ -74,7 +60,7 @@ def evaluate(*operands, groups: tuple[Group, ...]):
 
 def evaluate_sum(*operands, sum: Sum):
     by_variable = dict(zip(sum.group.invars, operands, strict=True))
-    roots, code = _encode(sum.group)
+    roots, code = encode(sum.group)
     taken = (by_variable[v] for v in roots)
     shape, axes = sum.group.outvars[0].aval.shape, sum.equation.params["axes"]
     accumulation = accumulation_of(sum.equation)

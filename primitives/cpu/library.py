@@ -37,6 +37,7 @@ _TARGETS = (
     "repjax_exact_sum",
     "repjax_fourier",
     "repjax_householder_product",
+    "repjax_loop",
     "repjax_lu",
     "repjax_order_independent_product",
     "repjax_order_independent_sum",

@@ -21,7 +21,7 @@ from repjax.primitives.operations.products.sequential import check_float32
 _DIMENSIONS = ("g", "m", "n", "k")
 
 
-def _encode(problem: problems.Problem, grids: problems.Problem | None = None) -> list[int]:
+def encode(problem: problems.Problem, grids: problems.Problem | None = None) -> list[int]:
     """For the kernel: the offsets, and of each axis the dimension, the size and the strides, also
     among the exponents, of which there is one for each position on the axes of ``grids``.
     """
@@ -58,7 +58,7 @@ def _chains(lhs, rhs, shape, *parts, raw=(False, False)):
     if 0 in shape:
         return lax.full(shape, 0, np.float32)
     call = jax.ffi.ffi_call("repjax_product", jax.ShapeDtypeStruct(shape, np.float32))
-    return call(lhs, rhs, problems=_flat(map(_encode, parts)), raw=np.int64(raw[0] + 2 * raw[1]))
+    return call(lhs, rhs, problems=_flat(map(encode, parts)), raw=np.int64(raw[0] + 2 * raw[1]))
 
 
 def _layout(array: str, kinds, grids: problems.Problem, whole) -> list[int]:
@@ -100,7 +100,7 @@ def _on_grids(lhs, rhs, shape, parts, grids, terms, precision, whole=((), ())):
     return call(
         lhs,
         rhs,
-        problems=_flat(_encode(problem, grids) for problem in parts),
+        problems=_flat(encode(problem, grids) for problem in parts),
         **layouts,
         counts=np.asarray([g * k, g * m, g * n], np.int64),
         t=np.int64(bits_of_product(terms, precision)),
@@ -135,7 +135,7 @@ def _exactly(lhs, rhs, shape, *parts, odd):
         return lax.full(shape, 0, np.float32)
     call = jax.ffi.ffi_call("repjax_exact_product", jax.ShapeDtypeStruct(shape, np.float32))
     options = {"slack": np.float64(SLACK), "odd": np.int64(odd)}
-    return call(lhs, rhs, problems=_flat(map(_encode, parts)), **options)
+    return call(lhs, rhs, problems=_flat(map(encode, parts)), **options)
 
 
 def exact_dot_general(lhs, rhs, *, dimension_numbers, precision=None, odd=False):

@@ -26,7 +26,7 @@ from repjax.primitives.operations.reductions.sums import (
 SLACK = 1.0
 
 
-def _sizes(shape, first: int, last: int):
+def sizes_around(shape, first: int, last: int):
     """Before, of and behind these axes."""
     parts = slice(first), slice(first, last), slice(last, None)
     return np.int64([math.prod(shape[part]) for part in parts])
@@ -39,7 +39,7 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     results of bytecode (:mod:`repjax.primitives.cpu.bytecode`).
     """
     first, last = min(axes), max(axes) + 1
-    sizes = _sizes(shape, first, last)
+    sizes = sizes_around(shape, first, last)
     result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
     integers = {"sizes": sizes, "bytecode": np.asarray(bytecode, np.int64)}
     if accumulation == "exact":
@@ -81,7 +81,7 @@ def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
     check_terms("cumsum", x.shape[axis])
     call = jax.ffi.ffi_call("repjax_exact_cumsum", jax.ShapeDtypeStruct(x.shape, np.float32))
     options = {"slack": np.float64(SLACK), "odd": np.int64(odd), "reverse": np.int64(reverse)}
-    return call(x, sizes=_sizes(x.shape, axis, axis + 1), **options)
+    return call(x, sizes=sizes_around(x.shape, axis, axis + 1), **options)
 
 
 def _extremum(name: str, body):

@@ -28,6 +28,7 @@ from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
+from repjax.primitives.fusion.loops import as_loop, as_scan, loop_p
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
@@ -118,6 +119,7 @@ def _is_part(equation) -> bool:
 def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
     """The programs in an equation: the parameter, the program, and for each of the equation's
     operands which of the program's it is, if it always is that."""
+    equation = as_scan(equation)
     name, params, count = equation.primitive.name, equation.params, len(equation.invars)
     if name == "scan":
         first, carry = carried(params)
@@ -227,6 +229,8 @@ def _of_raw(equation, are_raw: Sequence[bool]):
     """The equation with programs that take raw operands, or as one that does."""
     if equation.primitive is fourier_p:
         return equation.replace(params={**equation.params, "raw": True})
+    if equation.primitive is loop_p:
+        return as_loop(_of_raw(as_scan(equation), are_raw), equation.params["loop"].kernels)
     changed: dict[str, list[Any]] = {}
     for name, body, places in _bodies(equation):
         flags = [False] * len(open_jaxpr(body)[0].invars)

@@ -53,7 +53,9 @@ from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
 from repjax.primitives.fusion.exits import with_exits
 from repjax.primitives.fusion.kernels import Kernels
+from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
+from repjax.primitives.fusion.turns import without_transposes
 from repjax.primitives.fusion.views import (
     View,
     is_canonicalize,
@@ -438,14 +440,15 @@ class _Plan:
         return users, entering
 
     def _others(self) -> Iterator[tuple[int, Any]]:
-        """The equations of no group, or the sums that they are of, with their levels."""
+        """The equations of no group, as the sums or loops that they are, with their levels."""
         lowest = 0
         for equation in self.jaxpr.eqns:
             if id(equation) in self.levels and id(equation) not in self.elementwise:
                 level = self.levels[id(equation)]
                 if equation.effects:  # in their order
                     level = lowest = max(level, lowest)
-                yield level, self.sums.get(id(equation), equation)
+                found = self.sums.get(id(equation)) or loop_of(equation, self.kernels)
+                yield level, found or equation
 
 
 def _large(variables) -> set[Any]:
@@ -523,13 +526,15 @@ def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
     return [v.val if isinstance(v, Literal) else see(v) for v in inner.outvars]
 
 
-def _compute(step: Group | Sum | tuple[Group, ...], see):
-    """A group equation by equation, a sum, or the groups that are for the kernel."""
+def _compute(step: Group | Sum | Loop | tuple[Group, ...], see):
+    """A group equation by equation, a sum, a loop, or the groups that are for the kernel."""
     if isinstance(step, Group):
         return zip(step.outvars, step.evaluate(*map(see, step.invars)), strict=True)
     if isinstance(step, Sum):
         result = group_sum_p.bind(*map(see, step.group.invars), sum=step)
         return [(step.equation.outvars[0], result)]
+    if isinstance(step, Loop):
+        return zip(step.equation.outvars, step.bind(see), strict=True)
     results = groups_p.bind(*(see(v) for c in step for v in c.invars), groups=step)
     return zip((v for c in step for v in c.outvars), results, strict=True)
 
@@ -537,7 +542,7 @@ def _compute(step: Group | Sum | tuple[Group, ...], see):
 def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    jaxpr = ClosedJaxpr(with_exits(jaxpr, kernels), consts)
+    jaxpr = ClosedJaxpr(with_exits(without_transposes(jaxpr), kernels), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
 
 

@@ -39,11 +39,15 @@ needs_kernel = pytest.mark.skipif(
 )
 
 # Around the sizes of tiles (up to 12 by 64), of packed panels, and of blocks (256 terms, 512
-# columns), and large enough for several threads.
+# columns; of one row 4,096 columns, of few rows as many terms), and large enough for several
+# threads.
 MATRICES = [
     (1, 1000, 1),
     (1, 1000, 3),
     (3, 1000, 1),
+    (1, 13, 4300),
+    (1, 700, 150),
+    (2, 4500, 33),
     (12, 256, 64),
     (13, 257, 65),
     (97, 300, 515),

@@ -36,8 +36,8 @@ from helpers.rows import (
 )
 from repjax.primitives import gpu
 from repjax.primitives.core.canonical import HALVES
-from repjax.primitives.cpu import groups as cpu_groups
 from repjax.primitives.cpu import library
+from repjax.primitives.cpu.takes import CPU
 from repjax.primitives.fusion import rows
 from repjax.primitives.gpu import rows as kernel
 from repjax.primitives.gpu import takes, triton
@@ -307,7 +307,7 @@ def test_plans_are_made_for_the_platform(monkeypatch):
     assert not gpu.expected()
     if library.available():
         (found,) = row_groups(jax.make_jaxpr(repjax.reproducible(lambda x: jax.nn.softmax(x)))(X))
-        assert found.kernels is cpu_groups.CPU
+        assert found.kernels is CPU
     with compiling_for("NVIDIA H100"):
         assert gpu.expected()
     monkeypatch.setattr(gpu, "expected", lambda: True)

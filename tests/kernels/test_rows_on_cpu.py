@@ -29,9 +29,9 @@ from helpers.rows import (
 from repjax.primitives import kernels
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.tables import PREFIX
-from repjax.primitives.cpu import groups as cpu_groups
 from repjax.primitives.cpu import library
 from repjax.primitives.cpu import rows as rows_on_cpu
+from repjax.primitives.cpu.takes import CPU
 from repjax.primitives.fusion import rows
 from repjax.primitives.gpu import takes
 from repjax.primitives.operations.elementary import table as elementary
@@ -312,13 +312,13 @@ def test_export_and_several_devices_do_without():
 def test_groups_found_for_another_platform():
     program = repjax.reproducible(lambda x: jax.nn.softmax(x))
     (found,) = row_groups(jax.make_jaxpr(lambda x: program(x))(X))
-    assert found.kernels is cpu_groups.CPU
+    assert found.kernels is CPU
     with compiling_for("NVIDIA H100"):
         (for_gpu,) = row_groups(jax.make_jaxpr(lambda x: program(x))(X))
         of_gpu = _compiled(for_gpu)
         assert "triton" in of_gpu and "stablehlo.maximum" not in of_gpu
         # Equations know the mesh that they were traced with; so the GPU's, with the CPU's kernels.
-        of_cpu = _compiled(dataclasses.replace(for_gpu, kernels=cpu_groups.CPU))
+        of_cpu = _compiled(dataclasses.replace(for_gpu, kernels=CPU))
         assert KERNEL not in of_cpu and "stablehlo.maximum" in of_cpu
 
 

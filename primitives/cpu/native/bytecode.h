@@ -21,6 +21,8 @@
 
 #include <cstdint>
 
+#include "xla/ffi/api/ffi.h"
+
 namespace repjax {
 
 constexpr int64_t kBlock = 1024;  // elements of a register, at most
@@ -90,6 +92,12 @@ struct Bytecode {
 // The bytecode at `next`, which goes behind it.  The data of the inputs and of the outputs are left
 // to the caller.
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs);
+
+// Computes groups, in as many threads as they repay: encoded are how many groups there are, and the
+// bytecode of each.
+xla::ffi::Error elementwise(xla::ffi::ThreadPool* pool, const void* const* operands,
+                            size_t operand_count, void* const* results, size_t result_count,
+                            xla::ffi::Span<const int64_t> encoded);
 
 // Computes the elements [begin, end) of the outputs.
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);

@@ -7,6 +7,7 @@
 #include "threads.h"
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -75,21 +76,19 @@ struct Source {
 
   // The one operand, or bytecode of all, which has `count` results.  Where that makes of what lies in
   // memory terms up to `most`, the terms are those.
-  xla::ffi::Error read(const xla::ffi::RemainingArgs& args,
+  xla::ffi::Error read(const void* const* operands, size_t operand_count,
                        xla::ffi::Span<const int64_t> encoded, int64_t count, Summed most) {
-    inputs_.resize(args.size());
+    inputs_.resize(operand_count);
     if (encoded.size() == 0) {
-      x.x = static_cast<const float*>(args.get<xla::ffi::AnyBuffer>(0)->untyped_data());
+      x.x = static_cast<const float*>(operands[0]);
       return xla::ffi::Error::Success();
     }
     const int64_t* next = encoded.begin();
-    if (next[0] != count || next[1] != int64_t(args.size()) || next[2] != 1) {
+    if (next[0] != count || next[1] != int64_t(operand_count) || next[2] != 1) {
       return xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
     }
     code_ = decode(next, inputs_.data(), &output_);
-    for (size_t i = 0; i < args.size(); ++i) {
-      inputs_[i].data = args.get<xla::ffi::AnyBuffer>(i)->untyped_data();
-    }
+    for (size_t i = 0; i < operand_count; ++i) inputs_[i].data = operands[i];
     const Summed terms = terms_of(code_);
     if (terms != Summed::kElements && terms <= most) {
       x.x = static_cast<const float*>(inputs_[0].data);
@@ -99,11 +98,26 @@ struct Source {
     }
     return xla::ffi::Error::Success();
   }
+  xla::ffi::Error read(const xla::ffi::RemainingArgs& args,
+                       xla::ffi::Span<const int64_t> encoded, int64_t count, Summed most) {
+    std::vector<const void*> operands;
+    for (size_t i = 0; i < args.size(); ++i) {
+      operands.push_back(args.get<xla::ffi::AnyBuffer>(i)->untyped_data());
+    }
+    return read(operands.data(), operands.size(), encoded, count, most);
+  }
 
  private:
   std::vector<Input> inputs_;
   Output output_;
   Bytecode code_;
 };
+
+// Sums over the second of three axes of these sizes, or extrema: accumulation is pairwise,
+// sequential, max or min.  The terms are the operand or, if there is bytecode, its results.
+xla::ffi::Error reduce_sum(xla::ffi::ThreadPool* pool, const void* const* operands,
+                           size_t operand_count, xla::ffi::Span<const int64_t> sizes,
+                           std::string_view accumulation, xla::ffi::Span<const int64_t> encoded,
+                           float* out);
 
 }  // namespace repjax

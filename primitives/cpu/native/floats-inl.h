@@ -128,7 +128,10 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
 }
 
 // A tile of few rows and a few vectors of columns whose terms lie together: that of column j and term
-// k is rhs[columns[j] + k].  There is work on other chains while one waits for its last step.
+// k is rhs[columns[j] + k].  Few, since each column is read by itself, from its begin to its end; of
+// shorter vectors two, since there is work on another chain while one waits for its last step.
+constexpr int kAcross = kLanes < 16 ? 2 : 1;
+
 template <int kRows, int kColumns>
 static void tile_across(int64_t terms, const float* const* lhs, const int64_t* lhs_k,
                         const float* rhs, const int64_t* columns, float* const* rows, bool first,
@@ -167,7 +170,7 @@ static void tile_across(int64_t terms, const float* const* lhs, const int64_t* l
 }
 
 template <int kColumns>
-static Tile<float, float> tile_across_for(int64_t rows) {
+static Tile<float, float> tile_across_of(int64_t rows) {
   switch (rows) {
     case 1: return {1, tile_across<1, kColumns>};
     case 2: return {2, tile_across<2, kColumns>};
@@ -177,16 +180,68 @@ static Tile<float, float> tile_across_for(int64_t rows) {
 }
 
 static Tile<float, float> tile_across_for(int64_t rows, int vectors) {
-  return vectors == 1 ? tile_across_for<1>(rows) : tile_across_for<2>(rows);
+  return vectors < kAcross ? tile_across_of<1>(rows) : tile_across_of<kAcross>(rows);
 }
 
-// A tile of one row, and so many vectors that there is work while each waits for its last step.
-static Tile<float, float> tile_along_for(int vectors) {
-  switch (vectors) {
-    case 1: return {1, tile<1, 1>};
-    case 2: return {1, tile<1, 2>};
-    case 4: return {1, tile<1, 4>};
-    default: return {1, tile<1, kAlong>};
+// The next kTerms terms of so many vectors of one row, from column `at` on, whose sums are at `to`.
+template <int kTerms, int kColumns>
+static inline void row_step(const Vector (&a)[kTerms], const float* const (&b)[kTerms], int64_t at,
+                            float* to, bool first, bool last) {
+  Vector s[kColumns];
+#pragma GCC unroll 8
+  for (int v = 0; v < kColumns; ++v) s[v] = begin(to + v * kLanes, first);
+#pragma GCC unroll 8
+  for (int k = 0; k < kTerms; ++k) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kColumns; ++v) s[v] = fma(a[k], load(b[k] + at + v * kLanes), s[v]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kColumns; ++v) end(to + v * kLanes, s[v], first, last);
+}
+
+template <int kTerms>
+static void row_terms(const float* lhs, const int64_t* lhs_k, const float* rhs,
+                      const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+                      bool last) {
+  constexpr int kColumns = 2 * kVectors;
+  Vector a[kTerms];
+  const float* b[kTerms];
+  for (int k = 0; k < kTerms; ++k) {
+    a[k] = broadcast(lhs[lhs_k[k]]);
+    b[k] = rhs + rhs_k[k];
+  }
+  int64_t j = 0;
+  for (; j + kColumns * kLanes <= columns; j += kColumns * kLanes) {
+    row_step<kTerms, kColumns>(a, b, j, to + j, first, last);
+  }
+  for (; j + kLanes <= columns; j += kLanes) row_step<kTerms, 1>(a, b, j, to + j, first, last);
+  if (j < columns) row_step<kTerms, 1>(a, b, columns - kLanes, rest, first, last);
+}
+
+// Few columns stay in registers.  Of many, a few terms at a time, so that each term's are read one
+// after the other, as the memory is the fastest; the sums are in the cache.
+static void row(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
+                const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+                bool last) {
+  constexpr int kWide = 2 * kVectors;
+  if (columns <= kWide * kLanes || terms == 0) {
+    for (int64_t j = 0, vectors; j < columns; j += vectors * kLanes) {
+      const int64_t left = (columns - j) / kLanes;
+      vectors = left >= kWide ? kWide : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      const bool is_rest = left == 0;
+      const auto run = vectors == kWide ? tile<1, kWide>
+                       : vectors == 4   ? tile<1, 4>
+                       : vectors == 2   ? tile<1, 2>
+                                        : tile<1, 1>;
+      float* const here = is_rest ? rest : to + j;
+      run(terms, &lhs, lhs_k, rhs + (is_rest ? columns - kLanes : j), rhs_k, &here, first, last);
+    }
+    return;
+  }
+  for (int64_t k = 0, step; k < terms; k += step, first = false) {
+    step = terms - k >= 8 ? 8 : terms - k >= 4 ? 4 : 1;
+    const auto run = step == 8 ? row_terms<8> : step == 4 ? row_terms<4> : row_terms<1>;
+    run(lhs, lhs_k + k, rhs, rhs_k + k, columns, to, rest, first, last && k + step == terms);
   }
 }
 
@@ -199,8 +254,9 @@ static float chain(const float* x, const float* y, int64_t terms, float s) {
 
 static const Chains kChains = {kLanes,
                                kVectors,
+                               kAcross,
                                tile_for,
                                tile_across_for,
-                               tile_along_for,
+                               row,
                                {pack<false>, pack<true>},
                                {chain<false>, chain<true>}};

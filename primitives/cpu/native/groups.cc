@@ -27,9 +27,11 @@ struct Blocks {
   int64_t begin, end;
 };
 
-// encoded: how many groups there are, and the bytecode of each.
-ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                  ffi::Span<const int64_t> encoded) {
+}  // namespace
+
+ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
+                       void* const* results, size_t result_count,
+                       ffi::Span<const int64_t> encoded) {
   // Whose memory goes from call to call: of a small call, getting it takes the longest.
   thread_local std::vector<Bytecode> groups;
   thread_local std::vector<Input> inputs;
@@ -37,20 +39,20 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   thread_local std::vector<Blocks> parts;
   const int64_t* next = encoded.begin();
   groups.resize(*next++);
-  inputs.resize(args.size());
-  outputs.resize(rets.size());
+  inputs.resize(operand_count);
+  outputs.resize(result_count);
   parts.clear();
   size_t input = 0, output = 0;
   for (Bytecode& code : groups) {
-    if (input + next[1] > args.size() || output + next[2] > rets.size()) {
+    if (input + next[1] > operand_count || output + next[2] > result_count) {
       return ffi::Error::InvalidArgument("the bytecode is for other operands");
     }
     code = decode(next, inputs.data() + input, outputs.data() + output);
     for (const size_t last = input + code.input_count; input < last; ++input) {
-      inputs[input].data = args.get<ffi::AnyBuffer>(input)->untyped_data();
+      inputs[input].data = operands[input];
     }
     for (const size_t last = output + code.output_count; output < last; ++output) {
-      outputs[output].data = (*rets.get<ffi::AnyBuffer>(output))->untyped_data();
+      outputs[output].data = results[output];
     }
   }
 
@@ -66,10 +68,28 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     operations += here;
   }
   const Elementwise& set = instruction_set().elementwise;
-  share(&pool, parts.size(), operations, kThread, [of = parts.data(), &set](int64_t i) {
+  share(pool, parts.size(), operations, kThread, [of = parts.data(), &set](int64_t i) {
     evaluate(*of[i].code, set, of[i].begin, of[i].end);
   });
   return ffi::Error::Success();
+}
+
+namespace {
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  thread_local std::vector<const void*> operands;
+  thread_local std::vector<void*> results;
+  operands.clear();
+  results.clear();
+  for (size_t i = 0; i < args.size(); ++i) {
+    operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    results.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  return elementwise(&pool, operands.data(), operands.size(), results.data(), results.size(),
+                     encoded);
 }
 
 }  // namespace

@@ -308,6 +308,7 @@ bool tiles_note_subnormals(const Chains& set) {
     float* to[] = {sums.data()};
     const bool is_subnormal = at != kCases[6];
     const IeeeArithmetic ieee;
+    ieee.forget();
     set.tile_for(1, 1).run(1, left, &offset, right.data(), &offset, to, false, false);
     if (ieee.noted_subnormals() != is_subnormal) return false;
   }

@@ -21,16 +21,18 @@ struct Tile {
               const int64_t* rhs_k, Result* const* rows, bool first, bool last);
 };
 
-constexpr int kAlong = 8;  // vectors of the widest tile of one row
-
 // floats-inl.h: chains of fused multiply-adds of float32.
 struct Chains {
   int lanes;
   int vectors;
+  int across;  // vectors of a tile of columns whose terms lie together
   Tile<float, float> (*tile_for)(int vectors, int64_t rows);
   Tile<float, float> (*tile_across_for)(int64_t rows, int vectors);
-  // The same of one row and up to kAlong vectors, a power of two.
-  Tile<float, float> (*tile_along_for)(int vectors);
+  // One row of columns that lie together, at least a vector: to[0 : columns] continues its chains.
+  // What does not fill a vector is in `rest`, the last vector of columns, instead.
+  void (*row)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
+              const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
+              bool last);
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);

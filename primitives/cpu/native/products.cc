@@ -77,13 +77,12 @@ int64_t Dimension::last_offset(int of) const {
 namespace {
 
 constexpr int64_t kTerms = 256;        // of a block: a panel stays in the L2 cache
-constexpr int64_t kTermsOfRow = 64;    // of a block of one row, which reads runs of a large operand
-constexpr int64_t kSmall = 1 << 17;    // elements of the part of one that is not large
 constexpr int64_t kRows = 480;         // of a block of m: their terms stay in the L2 cache, too
 constexpr int64_t kColumns = 512;      // of a block of n
+constexpr int64_t kOfRow = 4096;       // of one of a single row: the sums stay in the L1 cache
 constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
-constexpr int kAcross = 2;             // vectors of columns of a tile of those
-constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together
+constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together,
+constexpr int64_t kTermsAcross = 4096;  // which are read to their end
 constexpr int64_t kLeastRows = 7;      // of a block
 
 // The chain of one output, out[g, m, n].
@@ -125,14 +124,17 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = blocks_of(columns, width);
-  int64_t* const lhs_m = scratch<kOffsets, int64_t>(2 * rows + 2 * columns + 4 * kTerms);
+  const bool few = rows <= kRowsAcross && p.k.stride(kRhs) == 1;
+  const int64_t most = few && !raw[kLhs] && !raw[kRhs] ? kTermsAcross : kTerms;
+  const int64_t terms = std::max<int64_t>(1, std::min(most, p.k.size));
+  int64_t* const lhs_m = scratch<kOffsets, int64_t>(2 * rows + 2 * columns + 4 * terms);
   int64_t* const out_m = lhs_m + rows;
   int64_t* const rhs_n = out_m + rows;
   int64_t* const out_n = rhs_n + columns;
   int64_t* const lhs_k = out_n + columns;
-  int64_t* const rhs_k = lhs_k + kTerms;
-  int64_t* const packed_k = rhs_k + kTerms;
-  int64_t* const one_by_one = packed_k + kTerms;
+  int64_t* const rhs_k = lhs_k + terms;
+  int64_t* const packed_k = rhs_k + terms;
+  int64_t* const one_by_one = packed_k + terms;
   p.m.offsets(kLhs, m0, rows, lhs_m);
   p.m.offsets(kOut, m0, rows, out_m);
   p.n.offsets(kRhs, n0, columns, rhs_n);
@@ -140,20 +142,19 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
 
   const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
   const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
-  const bool one_row = rows == 1 && unpacked && all_together;
-  const int64_t most = one_row && columns * p.k.size > kSmall ? kTermsOfRow : kTerms;
-  const int64_t terms = std::max<int64_t>(1, std::min(most, p.k.size));
+  const bool one_row = rows == 1 && unpacked && all_together && columns >= set.lanes;
   if (raw[kLhs] || raw[kRhs]) std::iota(one_by_one, one_by_one + terms, 0);
 
   // Panels whose columns do not lie together in the result have their own accumulators.
-  bool direct[kColumns];
+  bool direct[kOfRow];
   for (int64_t j = 0; j < panels; ++j) {
     const int64_t here = std::min(width, columns - j * width);
     direct[j] = here % set.lanes == 0 && contiguous(&out_n[j * width], here);
   }
-  const bool all_direct = std::all_of(direct, direct + panels, [](bool x) { return x; });
+  const bool all_direct = one_row || std::all_of(direct, direct + panels, [](bool x) { return x; });
   float* const accumulators = scratch<kSums, float>(all_direct ? 0 : rows * panels * width);
   float* const packed = scratch<kRight, float>(terms * width);
+  float* const rest = packed;
   float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
   const auto pack = set.pack[raw[kRhs]];
 
@@ -173,19 +174,12 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
     int64_t j = 0;
-    if (one_row) {  // the columns of all panels that are full
-      const float* const left[] = {left_row(0)};
+    if (one_row) {
+      float* const to = out + out_m[0] + out_n[0];
+      set.row(here_k, left_row(0), left_k, rhs + rhs_n[0], rhs_k, columns, to, rest, first, last);
       const int64_t left_over = columns % set.lanes;
-      const int64_t end = left_over ? (panels - 1) * width : columns;
-      for (int64_t c = 0; c < end;) {
-        int vectors = kAlong;
-        while (c + vectors * set.lanes > end) vectors /= 2;
-        float* const to[] = {out + out_m[0] + out_n[0] + c};
-        const auto run = set.tile_along_for(vectors).run;
-        run(here_k, left, left_k, rhs + rhs_n[0] + c, rhs_k, to, first, last);
-        c += vectors * set.lanes;
-      }
-      j = left_over ? panels - 1 : panels;
+      if (last) std::copy_n(rest + set.lanes - left_over, left_over, to + columns - left_over);
+      j = panels;
     }
     for (; j < panels; ++j) {
       const int64_t* at = &rhs_n[j * width];
@@ -199,8 +193,8 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
       const float* left[16];
       float* to[16];
       if (across && here % set.lanes == 0) {
-        for (int v = 0; v < vectors; v += kAcross) {
-          const Tile<float, float> tile = set.tile_across_for(rows, std::min(vectors - v, kAcross));
+        for (int v = 0; v < vectors; v += set.across) {
+          const Tile<float, float> tile = set.tile_across_for(rows, vectors - v);
           for (int r = 0; r < rows; ++r) {
             left[r] = left_row(r);
             to[r] = to_row(r) + v * set.lanes;
@@ -252,6 +246,7 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   const bool is_raw = p.raw[kLhs] || p.raw[kRhs];
   if (!is_raw || notes_subnormals()) {
     const IeeeArithmetic ieee;
+    ieee.forget();
     run_block(p, kCanonical, set, g, m0, m1, n0, n1);
     if (!is_raw || !ieee.noted_subnormals()) return;
   }
@@ -303,12 +298,15 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     const float* const a = lhs + g * strides[kG][left];
     const float* const b = rhs + g * strides[kG][right];
     float* const to = out + g * strides[kG][kOut];
-    int vectors = sizes[m] == 1 ? kAlong : set.vectors;
+    if (sizes[m] == 1) {
+      set.row(terms, a, left_k, b, right_k, sizes[n], to, nullptr, true, true);
+      continue;
+    }
+    int vectors = set.vectors;
     for (int64_t j = 0; j < sizes[n]; j += vectors * set.lanes) {
       while (j + vectors * set.lanes > sizes[n]) vectors = (vectors + 1) / 2;
       for (int64_t i = 0; i < sizes[m];) {
-        const Tile<float, float> tile =
-            sizes[m] == 1 ? set.tile_along_for(vectors) : set.tile_for(vectors, sizes[m] - i);
+        const Tile<float, float> tile = set.tile_for(vectors, sizes[m] - i);
         const float* rows[16];
         float* sums[16];
         for (int r = 0; r < tile.rows; ++r, ++i) {
@@ -352,8 +350,8 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
         const double as_it_is = cost(problem, set);
         problem.transpose();
         if (cost(problem, set) >= as_it_is) problem.transpose();
-        for_blocks(problem, pool, kRows, kLeastRows, kTileRows, kColumns,
-                   set.lanes * set.vectors,
+        for_blocks(problem, pool, kRows, kLeastRows, kTileRows,
+                   problem.m.size == 1 ? kOfRow : kColumns, set.lanes * set.vectors,
                    [&](auto... block) { run_block(problem, set, block...); });
       });
 }

@@ -168,18 +168,19 @@ void sequential(const Sums& sums, const float* x, int64_t outer, int64_t n, int6
   });
 }
 
-// sizes: those of the three axes of x, which is the operand or the result of the bytecode.
-ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
-                  std::string_view accumulation, ffi::Span<const int64_t> encoded,
-                  ffi::ResultBuffer<ffi::F32> out) {
-  if (sizes.size() != 3 || sizes[1] == 0 || args.size() == 0) {
+}  // namespace
+
+ffi::Error reduce_sum(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
+                      ffi::Span<const int64_t> sizes, std::string_view accumulation,
+                      ffi::Span<const int64_t> encoded, float* out) {
+  if (sizes.size() != 3 || sizes[1] == 0 || operand_count == 0) {
     return ffi::Error::InvalidArgument("expected an array [outer, n, inner] with n > 0");
   }
   const int64_t outer = sizes[0], n = sizes[1], inner = sizes[2];
   const Sums& sums = instruction_set().sums;
   if (outer * inner == 0) return ffi::Error::Success();
   Source terms;
-  const ffi::Error error = terms.read(args, encoded, outer * n * inner,
+  const ffi::Error error = terms.read(operands, operand_count, encoded, outer * n * inner,
                                       n > 1 ? Summed::kSquares : Summed::kElements);
   if (error.failure()) return error;
   const Elements& x = terms.x;
@@ -188,14 +189,27 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const
   const bool in_sequence = accumulation == "sequential";
   if (kind != std::end(kPairwise) || (in_sequence && n == 1)) {
     const Join join = in_sequence ? Join::kAdd : Join(kind - std::begin(kPairwise));
-    pairwise(sums, join, x, outer, n, inner, out->typed_data(), &pool);
+    pairwise(sums, join, x, outer, n, inner, out, pool);
   } else if (in_sequence && !x.code && x.terms <= Summed::kRawElements) {
-    sequential(sums, x.x, outer, n, inner, out->typed_data(), &pool);
+    sequential(sums, x.x, outer, n, inner, out, pool);
   } else {
     return ffi::Error::InvalidArgument(
         "accumulation: expected pairwise, max, min, or sequential of elements");
   }
   return ffi::Error::Success();
+}
+
+namespace {
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
+                  std::string_view accumulation, ffi::Span<const int64_t> encoded,
+                  ffi::ResultBuffer<ffi::F32> out) {
+  std::vector<const void*> operands;
+  for (size_t i = 0; i < args.size(); ++i) {
+    operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  return reduce_sum(&pool, operands.data(), operands.size(), sizes, accumulation, encoded,
+                    out->typed_data());
 }
 
 }  // namespace

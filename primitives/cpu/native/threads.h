@@ -19,22 +19,31 @@ namespace repjax {
 class IeeeArithmetic {
  public:
 #if defined(__x86_64__)
-  // With `flush`, subnormal numbers are zeros, also among operands.
+  // With `flush`, subnormal numbers are zeros, also among operands.  Where the arithmetic is this one
+  // already, it is left so: to set it takes as long as a small product.
   explicit IeeeArithmetic(bool flush = false) : saved_(_mm_getcsr()) {
-    _mm_setcsr(flush ? 0x9FC0 : 0x1F80);
+    const unsigned wanted = flush ? 0x9FC0 : 0x1F80;
+    is_other_ = (saved_ & kModes) != wanted;
+    if (is_other_) _mm_setcsr(wanted);
   }
-  ~IeeeArithmetic() { _mm_setcsr(saved_); }
-  // Whether an operand of the arithmetic since was subnormal, and no other was a NaN.
+  ~IeeeArithmetic() {
+    if (is_other_) _mm_setcsr(saved_);
+  }
+  void forget() const { _mm_setcsr(_mm_getcsr() & kModes); }
+  // Whether since it was told to forget an operand was subnormal, and no other was a NaN.
   bool noted_subnormals() const { return _mm_getcsr() & 2; }
 
  private:
+  static constexpr unsigned kModes = 0xFFC0;  // all but what is noted
   unsigned saved_;
+  bool is_other_;
 #elif defined(__aarch64__)
   explicit IeeeArithmetic(bool flush = false) {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
     asm volatile("msr fpcr, %0" : : "r"(uint64_t{flush} << 24));
   }
   ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+  void forget() const {}
   bool noted_subnormals() const { return true; }  // this processor does not
 
  private:

@@ -1,0 +1,121 @@
+// Loops (repjax_loop): a scan whose body is products, fused groups and sums, in one call.
+//
+// XLA takes longer to make a call than a small step takes.  A step is what the call of the same name
+// would be, by the same function, so the bits are the same.
+
+#include "bytecode.h"
+#include "elements.h"
+#include "products.h"
+#include "threads.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace repjax {
+namespace {
+
+// Where a value is: of each array, the arguments first and then the results, and the byte in it; in
+// the first iteration, in the other even ones and in the odd ones, by turns since what a loop
+// carries is read while it is made anew; how many bytes further from one iteration to the next; and
+// how many elements it has.
+struct Place {
+  struct {
+    int64_t array, byte;
+  } first, even, odd;
+  int64_t step, count;
+};
+
+struct Step {
+  int64_t kind, operand_count, result_count, integer_count;
+  const int64_t *operands, *results, *integers;  // places; what the call has as attributes
+};
+
+enum { kProduct, kElementwise, kSum, kCopy };  // as repjax.primitives.cpu.loops numbers them
+constexpr std::string_view kAccumulations[] = {"pairwise", "sequential", "max", "min"};
+
+ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, void* const* at,
+               std::vector<const void*>& operands, std::vector<void*>& results) {
+  operands.clear();
+  results.clear();
+  for (int64_t i = 0; i < step.operand_count; ++i) operands.push_back(at[step.operands[i]]);
+  for (int64_t i = 0; i < step.result_count; ++i) results.push_back(at[step.results[i]]);
+  const int64_t* const integers = step.integers;
+  const auto from = [&](int64_t i) {
+    return ffi::Span<const int64_t>(integers + i, step.integer_count - i);
+  };
+  switch (step.kind) {
+    case kProduct:
+      return sequential_product(pool, static_cast<const float*>(operands[0]),
+                                places[step.operands[0]].count,
+                                static_cast<const float*>(operands[1]),
+                                places[step.operands[1]].count, from(1),
+                                static_cast<float*>(results[0]), places[step.results[0]].count,
+                                integers[0]);
+    case kElementwise:
+      return elementwise(pool, operands.data(), operands.size(), results.data(), results.size(),
+                         from(0));
+    case kSum:
+      return reduce_sum(pool, operands.data(), operands.size(), {integers + 1, 3},
+                        kAccumulations[integers[0]], from(4), static_cast<float*>(results[0]));
+    case kCopy:
+      std::memcpy(results[0], operands[0], integers[0]);
+      return ffi::Error::Success();
+  }
+  return ffi::Error::InvalidArgument("a step of another kind");
+}
+
+// encoded: how many iterations, places and steps there are; the places; of each step its kind, how
+// many operands, results and integers it has, and these.
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  const int64_t* next = encoded.begin();
+  const int64_t iterations = next[0], place_count = next[1], step_count = next[2];
+  static_assert(sizeof(Place) == 8 * sizeof(int64_t), "as it is encoded");
+  const auto* const places = reinterpret_cast<const Place*>(next + 3);
+  next += 3 + 8 * place_count;
+  std::vector<Step> steps(step_count);
+  for (Step& step : steps) {
+    step = {next[0], next[1], next[2], next[3]};
+    step.operands = next + 4;
+    step.results = step.operands + step.operand_count;
+    step.integers = step.results + step.result_count;
+    next = step.integers + step.integer_count;
+  }
+  std::vector<char*> arrays;
+  for (size_t i = 0; i < args.size(); ++i) {
+    arrays.push_back(static_cast<char*>(args.get<ffi::AnyBuffer>(i)->untyped_data()));
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    arrays.push_back(static_cast<char*>((*rets.get<ffi::AnyBuffer>(i))->untyped_data()));
+  }
+  std::vector<void*> at(place_count), results;
+  std::vector<const void*> operands;
+  const IeeeArithmetic ieee;  // of most steps
+  for (int64_t t = 0; t < iterations; ++t) {
+    for (int64_t i = 0; i < place_count; ++i) {
+      const Place& place = places[i];
+      const auto& here = t == 0 ? place.first : t % 2 ? place.odd : place.even;
+      at[i] = arrays[here.array] + here.byte + t * place.step;
+    }
+    for (const Step& step : steps) {
+      const ffi::Error error = run(&pool, step, places, at.data(), operands, results);
+      if (error.failure()) return error;
+    }
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace repjax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_loop, repjax::handle,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<ffi::Span<const int64_t>>("program"));

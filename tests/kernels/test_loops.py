@@ -1,0 +1,204 @@
+"""Loops by the C++ kernel have the bits of the scans that they are."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import repjax
+from helpers.bits import assert_same_bits, normal, same_bits
+from helpers.instruction_sets import each_instruction_set
+from repjax.primitives.cpu import library, loops
+
+pytestmark = pytest.mark.skipif(
+    not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
+)
+
+KERNEL = "custom_call @repjax_loop"
+N = 24
+
+
+def matrix(*shape, seed=0):
+    return normal(int(np.prod(shape)), seed).reshape(shape) / np.float32(4)
+
+
+def without_kernel(function, *args):
+    """The results of the equations, each compiled by XLA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+        assert "custom_call @repjax" not in lowered.as_text()
+        return lowered.compile()(*args)
+
+
+def lowered(function, *args):
+    return repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
+
+
+def compare(function, *args, calls=1):
+    """The same bits, with so many calls of the kernel, in which all loops are."""
+    program = lowered(function, *args)
+    text = program.as_text()
+    assert (text.count(KERNEL), "stablehlo.while" in text) == (calls, calls == 0)
+    expected, program = without_kernel(function, *args), program.compile()
+    for _ in each_instruction_set():
+        jax.tree.map(assert_same_bits, program(*args), expected)
+    return program(*args)
+
+
+# --- where values are: what a body does with a vector x and a matrix w -------------------------
+
+
+def _step(w, x):
+    return jnp.tanh(x @ w)
+
+
+def _carried_and_given(w, h, x):
+    h = _step(w, h + x)
+    return h, h
+
+
+def _several(w, carry, x):
+    """Carries that change places, one that stays, one that is twice what it was, and integers."""
+    a, b, same, i = carry
+    y = _step(w, a - x)
+    return (b, y, same, i + 1), (a, y, y[0], x, (y > 0), i)
+
+
+def _taken_apart(w, h, x):
+    """Parts of values, also of what is carried and of what is given."""
+    y = _step(w, h) + x
+    return y, (y[3:7], y.reshape(2, N // 2)[1], y[N - 1], h[:1])
+
+
+def _sums(w, total, x):
+    y = jnp.outer(x, total) @ w
+    return total + y.sum(0), (jnp.exp(y).sum(1), y.max(0), (y * y).sum(1), total)
+
+
+def _transposed(w, total, x):
+    """Products that are only transposed, of vectors and of matrices."""
+    y = jnp.outer(x, x) @ w
+    z = (w @ jnp.outer(x, total)).T
+    return z[0] + total, (y, z, (y @ w).T, lax.dot(x, w))
+
+
+def _halves(w, h, x):
+    y = (h.astype(jnp.bfloat16) * x.astype(jnp.bfloat16)).astype(jnp.float32)
+    h = _step(w, y)
+    return h, (h.astype(jnp.float16), y)
+
+
+def _start(body):
+    x = matrix(N, seed=5)
+    return (x, x + 1, x * 2, np.int32(3)) if body is _several else x
+
+
+BODIES = [_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("body", BODIES)
+def test_scans_have_the_bits_of_their_equations(body, length, reverse):
+    def program(w, start, xs):
+        return lax.scan(lambda c, x: body(w, c, x), start, xs, reverse=reverse)
+
+    compare(program, matrix(N, N), _start(body), matrix(length, N, seed=1))
+
+
+def test_a_wrong_place_is_noticed(monkeypatch):
+    """What these tests compare would be other values if two of them were in one place."""
+
+    def program(w, start, xs):
+        return lax.scan(lambda c, x: _several(w, c, x), start, xs)
+
+    args = matrix(N, N), _start(_several), matrix(7, N, seed=1)
+    expected = without_kernel(program, *args)
+
+    def same_place(self, aval):
+        self.scratch = 4 * aval.size
+        return len(self.equation.invars) + len(self.equation.outvars), 0
+
+    monkeypatch.setattr(loops._Encoder, "_more", same_place)
+    actual = lowered(program, *args).compile()(*args)
+    assert not same_bits(actual[0][0], expected[0][0])
+
+
+def test_special_values_are_carried():
+    values = np.float32([np.nan, -np.inf, np.inf, -0.0, 1e-40, 2.0**-126, 3e38, 1] * 3)
+    compare(
+        lambda w, x, xs: lax.scan(lambda c, x: _carried_and_given(w, c, x), x, xs),
+        matrix(N, N),
+        matrix(N, seed=5),
+        np.stack([values, values[::-1], 0 * values, values]),
+    )
+
+
+def test_large_operands_are_read_as_they_come():
+    w = matrix(160, 160)
+    w[3, 5:90] = 1e-40
+    compare(lambda w, x: lax.fori_loop(0, 5, lambda _, x: _step(w, x), x), w, matrix(160, seed=5))
+
+
+def test_gradients_and_loops_of_loops():
+    def loss(w, x, xs):
+        h, ys = lax.scan(lambda c, x: _carried_and_given(w, c, x), x, xs)
+        return (ys * ys).sum() + h.sum()
+
+    args = matrix(N, N), matrix(N, seed=5), matrix(6, N, seed=1)
+    compare(jax.grad(loss, argnums=(0, 1, 2)), *args, calls=2)
+
+    def nested(w, x, xs):
+        return lax.scan(lambda c, x: (loss(w, c, xs) + x, c), x, xs)
+
+    found = lowered(nested, *args)
+    assert found.as_text().count(KERNEL) == 1
+    jax.tree.map(assert_same_bits, found.compile()(*args), without_kernel(nested, *args))
+
+
+def test_maps_over_loops_have_the_same_bits():
+    """Which are other loops, of other products."""
+
+    def program(w, x):
+        return lax.fori_loop(0, 5, lambda _, x: _step(w, x), x)
+
+    w, xs = matrix(N, N), matrix(3, N, seed=5)
+    single = repjax.reproducible(program)
+    expected = np.stack([single(w, x) for x in xs])
+    assert_same_bits(jax.vmap(single, (None, 0))(w, xs), expected)
+    assert_same_bits(repjax.reproducible(jax.vmap(program, (None, 0)))(w, xs), expected)
+
+
+def _with_a_sort(w, x):
+    return jnp.sort(_step(w, x))
+
+
+def _with_a_literal(w, x):
+    return _step(w, x) * jnp.zeros(N).at[1].set(2)
+
+
+@pytest.mark.parametrize("step", [_with_a_sort, _with_a_literal])
+def test_other_loops_are_scans(step):
+    compare(
+        lambda w, x: lax.fori_loop(0, 3, lambda _, x: step(w, x), x),
+        matrix(N, N),
+        matrix(N, seed=5),
+        calls=0,
+    )
+
+
+def test_what_does_not_stay_in_the_caches_is_a_scan():
+    def program(x):
+        return lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x) + 1, x)
+
+    for size, calls in ((1 << 10, 1), (1 << 21, 0)):
+        assert lowered(program, np.ones(size, np.float32)).as_text().count(KERNEL) == calls
+
+
+def test_exported_programs_have_no_calls():
+    program = repjax.reproducible(lambda w, x: lax.fori_loop(0, 3, lambda _, x: _step(w, x), x))
+    assert "repjax_loop" not in jax.export.export(program)(matrix(N, N), matrix(N)).mlir_module()
