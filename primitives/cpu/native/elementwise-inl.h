@@ -277,4 +277,19 @@ static void store_elements(Storage storage, const int32_t* from, int64_t count, 
   }
 }
 
-constexpr Elementwise kElementwise = {kLanes, apply, add_n, load_elements, store_elements};
+static bool are_canonical(int64_t count, const int32_t* x) {
+  if constexpr (kClasses) {
+    const auto at = [=](int64_t i) {
+      Vector v;
+      __builtin_memcpy(&v, x + std::min(i, count - kLanes), sizeof v);
+      return v;
+    };
+    for (int64_t i = 0; i < count; i += 4 * kLanes) {
+      if (any_other(at(i), at(i + kLanes), at(i + 2 * kLanes), at(i + 3 * kLanes))) return false;
+    }
+  }
+  return kClasses;
+}
+
+constexpr Elementwise kElementwise = {
+    kLanes, apply, add_n, load_elements, store_elements, kClasses ? are_canonical : nullptr};

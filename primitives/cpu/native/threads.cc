@@ -11,13 +11,23 @@
 namespace repjax {
 namespace {
 
+// Waits this often before it sleeps: sleeping and waking takes about as long.
+constexpr int kLooks = 1 << 8;
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
 struct Work {
   std::function<void(int64_t)> block;
   int64_t blocks;
-  std::atomic<int64_t> next{0};
+  std::atomic<int64_t> next{0}, done{0};
   std::mutex mutex;
   std::condition_variable all_done;
-  int64_t done = 0;
 
   Work(std::function<void(int64_t)> block, int64_t blocks)
       : block(std::move(block)), blocks(blocks) {}
@@ -25,10 +35,17 @@ struct Work {
   void run() {
     int64_t mine = 0;
     for (int64_t i; (i = next.fetch_add(1)) < blocks; ++mine) block(i);
-    if (mine == 0) return;
+    if (mine == 0 || done.fetch_add(mine) + mine < blocks) return;
     std::lock_guard<std::mutex> lock(mutex);
-    done += mine;
-    if (done == blocks) all_done.notify_all();
+    all_done.notify_all();
+  }
+
+  void wait() {
+    for (int i = 0; i < kLooks; ++i, relax()) {
+      if (done == blocks) return;
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    all_done.wait(lock, [&] { return done == blocks; });
   }
 };
 
@@ -45,8 +62,7 @@ void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
   auto work = std::make_shared<Work>(std::move(block), blocks);
   for (int64_t i = 1; i < threads && i < blocks; ++i) pool->Schedule([work] { work->run(); });
   work->run();
-  std::unique_lock<std::mutex> lock(work->mutex);
-  work->all_done.wait(lock, [&] { return work->done == blocks; });
+  work->wait();
 }
 
 }  // namespace repjax
