@@ -456,6 +456,15 @@ def test_large_arrays_are_left_to_xla():
     with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: library.LARGE + 1], calls=0)
 
 
+def test_xla_fuses_nothing_with_pads():
+    x = floats(1 << 16, 1)
+
+    def function(x):
+        return lax.pad(x, np.float32(0), [(1, 1, 0)]) * 2
+
+    assert_same_bits(with_kernel(function, x, calls=2), without_kernel(function, x))
+
+
 def test_donated_operands_become_results():
     """As without repjax: results that others read are no copies, nor computed twice."""
     x = jax.ShapeDtypeStruct((1 << 22,), np.float32)

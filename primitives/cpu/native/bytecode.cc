@@ -121,6 +121,7 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
+  if (code.registers - code.constant_count > kInCache) code.block = kBlock / 2;
   return code;
 }
 

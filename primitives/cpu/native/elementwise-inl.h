@@ -78,6 +78,7 @@ static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
 static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                   int32_t* to) {
   const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {
+#pragma GCC unroll 2
     for (int64_t i = 0; i < count; i += kLanes) {
       Bits x, y, z;
       __builtin_memcpy(&x, a.at + i * of_a, sizeof x);
