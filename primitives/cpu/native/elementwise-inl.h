@@ -196,7 +196,8 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
 #undef INTEGERS
 }
 
-// repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on.
+// repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on;
+// but nearly always float64 holds the sums of the terms, and nothing is rounded.
 
 typedef int64_t Long __attribute__((vector_size(4 * kLanes)));
 
@@ -217,25 +218,37 @@ static inline Wide to_odd(Wide y) {
   return as<Wide>((i & ~int64_t{0x1FFFFFFF}) | (inexact & (1 << 29)));
 }
 
+// The terms' sum, rounded to odd in float64; `plain` where that is no number.
+template <int n>
+static Wide expanded(Wide (&parts)[n], Wide plain) {
+  for (int k = 1; k < n; ++k) {
+    for (int j = 0; j < k; ++j) parts[k] = two_sum(parts[j], parts[k], parts[j]);
+  }
+  Wide total = parts[0], rest;
+  for (int k = 1; k < n; ++k) {
+    total = two_sum(parts[k], total, rest);
+    total = round_to_odd(total, rest);
+  }
+  const Long infinity = Long{} + (int64_t{0x7FF} << 52);
+  return where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+}
+
 template <int n>
 static void add_terms(bool odd, const Operand* terms, int64_t count, int32_t* to) {
   for (int64_t i = 0; i < count; i += kLanes / 2) {
     Wide parts[n], plain = {};
+    Long lost = {};  // not 0 where an addition to `plain` is rounded
     for (int k = 0; k < n; ++k) {
       Narrow x;
       __builtin_memcpy(&x, terms[k].at + (terms[k].same ? 0 : i), sizeof x);
-      Wide grown = wide(x);
-      plain += grown;
-      for (int j = 0; j < k; ++j) grown = two_sum(parts[j], grown, parts[j]);
-      parts[k] = grown;
+      parts[k] = wide(x);
+      const Wide sum = plain + parts[k];
+      lost |= as<Long>(sum - plain) ^ as<Long>(parts[k]);
+      lost |= as<Long>(sum - parts[k]) ^ as<Long>(plain);
+      plain = sum;
     }
-    Wide total = parts[0], rest;
-    for (int k = 1; k < n; ++k) {
-      total = two_sum(parts[k], total, rest);
-      total = round_to_odd(total, rest);
-    }
-    const Long infinity = Long{} + (int64_t{0x7FF} << 52);
-    total = where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+    Wide total = plain;
+    if (any(as<Wide>(lost))) total = expanded<n>(parts, plain);
     if (odd) total = to_odd(total);
     const auto y = flush(__builtin_convertvector(total, Narrow));
     __builtin_memcpy(to + i, &y, sizeof y);
