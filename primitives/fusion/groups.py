@@ -461,12 +461,12 @@ def _large(variables) -> set[Any]:
 _SMALL, _MANY = 1 << 15, 8
 #: Additions that take as long as an elementary function.
 _LONG = 32
-#: Calls, which XLA fuses with nothing.
+#: Calls, which XLA fuses with nothing; and pad, whose loops are many times slower when it does.
 _CALLS = frozenset(
-    PREFIX + name
-    for name in (
-        *("dot_general", "raw_dot_general", "conv_general_dilated", "ended", "rows"),
-        *("reduce_sum", "reduce_max", "reduce_min"),
+    (
+        *(PREFIX + name for name in ("dot_general", "raw_dot_general", "conv_general_dilated")),
+        *(PREFIX + name for name in ("ended", "rows", "reduce_sum", "reduce_max", "reduce_min")),
+        "pad",
     )
 )
 

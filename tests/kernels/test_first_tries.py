@@ -293,10 +293,28 @@ def tanh_in_pairs(x):
     return np.copysign(y, x), np.copysign(np.float32(1), x) * -lo, bound, k
 
 
+def erf_in_pairs(x):
+    y = abs(x)
+    i = (y + _float32("0x1.8p20")).view(np.int32) & 31
+    places = np.array(numbers("kPlaces", PAIRS), np.float32)
+    coefficients = np.array(numbers("kErf", PAIRS), np.float32).reshape(7, 32)[:, i]
+    t, c = y - places[i], coefficients[6]
+    for n in (5, 4, 3, 2):
+        c = fma(c, t, coefficients[n])
+    b = fma(c, t, coefficients[1])
+    p = fma(b, t, coefficients[0])
+    of_b = fma(c, t, coefficients[1] - b)
+    of_p = fma(of_b, t, fma(b, t, coefficients[0] - p))
+    hi = x * p
+    lo = fma(x, of_p, fma(x, p, -hi))
+    return hi, lo, abs(hi) * _float32("0x1.cp-34"), np.full_like(hi, -32)
+
+
 IN_PAIRS = {
     "exp": (exp_in_pairs, mpmath.exp, (-87, 88)),
     "logistic": (logistic_in_pairs, lambda x: 1 / (1 + mpmath.exp(-x)), (-87, 17)),
     "tanh": (tanh_in_pairs, mpmath.tanh, (-9, 9)),
+    "erf": (erf_in_pairs, mpmath.erf, (-3.93, 3.93)),
 }
 
 
@@ -343,5 +361,7 @@ def test_constants_of_pairs_are_those_of_their_script():
     coefficients, _ = generate.minimax(made["EXP"])
     assert numbers("kExp", PAIRS) == [c for (c,) in coefficients]
     with mpmath.workprec(generate.PRECISION):
-        for name, there in [("ROOTS", "kRoots"), ("RESTS", "kRests")]:
+        for name, there in [("ROOTS", "kRoots"), ("RESTS", "kRests"), ("PLACES", "kPlaces")]:
             assert numbers(there, PAIRS) == [np.float32(x) for x in map(float, made[name].values())]
+        rows = [np.float32(float(x)) for n in range(7) for x in made[f"ERF_{n}"].values()]
+        assert numbers("kErf", PAIRS) == rows

@@ -204,6 +204,21 @@ def test_broadcasts():
         assert_same_bits(with_kernel(_broadcasts, x, *others, mask), expected, name)
 
 
+def test_quotients_next_to_the_middle_of_two_numbers():
+    """A / B with A 2**25 = M B - 1 or + 1, M odd and of 25 bits, is as close to one as there is."""
+    divide = repjax.reproducible(lambda x, y: x / y)
+    hard = []
+    for b in range((1 << 23) + 1, 1 << 24, 40009 * 2):
+        inverse = pow(b, -1, 1 << 25)
+        m = max(inverse, (1 << 25) - inverse)
+        hard.append((np.float32((m * b + 1) >> 25), np.float32(b)))
+    assert any(a * (np.float32(1) / b) != a / b for a, b in hard)  # a control
+    for name in each_instruction_set():
+        for a, b in hard:
+            x = np.ldexp(np.full(16, a, np.float32), np.arange(-8, 8))
+            assert_same_bits(divide(x, b), x / b, name)
+
+
 def test_empty_arrays_and_many_axes():
     assert with_kernel(lambda x: x + 1, np.zeros((3, 0), np.float32), calls=0).shape == (3, 0)
     x = floats(2**9, 1).reshape((2,) * 9 + (1,) * 4)
@@ -454,6 +469,15 @@ def test_large_arrays_are_left_to_xla():
     with_kernel(lambda x: lax.exp(x) + 1, x, calls=1)  # but for elementary functions
     with_kernel(lambda x: x * 1.5 + 1, x[: library.LARGE + 1], calls=1)
     with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: library.LARGE + 1], calls=0)
+
+
+def test_xla_fuses_nothing_with_pads():
+    x = floats(1 << 16, 1)
+
+    def function(x):
+        return lax.pad(x, np.float32(0), [(1, 1, 0)]) * 2
+
+    assert_same_bits(with_kernel(function, x, calls=2), without_kernel(function, x))
 
 
 def test_donated_operands_become_results():

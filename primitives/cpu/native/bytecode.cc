@@ -20,9 +20,12 @@ struct Registers {
   std::vector<Line> lines;
   std::vector<int32_t*> own, to;  // `to`: outputs where they are in memory
   std::vector<Operand> at;
+  int64_t behind;  // own[r] + behind: what is the same everywhere, whose register may be written
+                   // while it is read
 
   void reserve(int64_t count, int64_t elements) {
-    const size_t length = blocks_of(elements, 16);
+    const size_t length = blocks_of(elements, 16) + 1;
+    behind = (length - 1) * 16;
     if (lines.size() < count * length) lines.resize(count * length);
     own.resize(count);
     at.resize(count);
@@ -118,6 +121,7 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
+  if (code.registers - code.constant_count > kInCache) code.block = kBlock / 2;
   return code;
 }
 
@@ -127,7 +131,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   const int64_t block = std::min(whole(code.block), whole(end - begin));
   thread_local Registers registers;
   registers.reserve(code.registers, block);
-  auto& [lines, own, to, at] = registers;
+  auto& [lines, own, to, at, behind] = registers;
   const int64_t inputs = code.input_count, outputs = code.output_count;
   for (int64_t i = 0; i < code.constant_count; ++i) {
     const Constant& x = code.constants[i];
@@ -138,6 +142,15 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     const Input& input = code.inputs[i];
     if (input.same_in_blocks(begin, code.block)) at[i] = load(input, set, begin, block, own[i]);
   }
+  const auto is_output = [=](int64_t r) { return r >= inputs && r < inputs + outputs; };
+  // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
+  // it is written where that is, as it nearly always is canonical and can stay there.
+  const auto made_canonical = [&](int64_t i) {
+    if (!set.are_canonical || i + 1 == code.instruction_count) return false;
+    const Instruction &x = code.instructions[i], &next = code.instructions[i + 1];
+    return Operation(next.operation) == Operation::canonicalize && next.from[0] == x.to &&
+           is_output(next.to) && !is_output(x.to);
+  };
   Ahead ahead(code.instruction_count);
   for (; begin < end; begin += code.block) {
     const int64_t count = std::min(code.block, end - begin);
@@ -169,19 +182,39 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     }
     Operand terms[kMostTerms];
     int64_t held = 0;
-    for (int64_t i = 0; i < code.instruction_count; ++i) {
+    for (int64_t i = 0; i < code.instruction_count; ++i, ahead.fetch(i - 1)) {
       const Instruction& x = code.instructions[i];
       const auto operation = Operation(x.operation);
+      Operand &a = at[x.from[0]], b = at[x.from[1]], c = at[x.from[2]], &result = at[x.to];
       if (operation == Operation::hold) {
-        terms[held++] = at[x.from[0]];
-      } else if (operation == Operation::add_n || operation == Operation::add_n_odd) {
+        terms[held++] = a;
+        continue;
+      }
+      if (operation == Operation::add_n || operation == Operation::add_n_odd) {
         for (const int64_t from : x.from) terms[held++] = at[from];
         set.add_n(operation == Operation::add_n_odd, terms, held, whole(count), to[x.to]);
+        result = {to[x.to], false};
         held = 0;
-      } else {
-        set.apply(operation, whole(count), at[x.from[0]], at[x.from[1]], at[x.from[2]], to[x.to]);
+        continue;
       }
-      ahead.fetch(i);
+      if (operation == Operation::canonicalize && set.are_canonical && !a.same) {
+        const bool in_its_place = a.at == to[x.to];
+        if ((in_its_place || (x.from[0] < inputs && !is_output(x.to))) &&
+            set.are_canonical(whole(count), a.at)) {
+          result = a;
+          continue;
+        }
+        if (in_its_place) a.at = std::copy_n(a.at, whole(count), own[x.from[0]]) - whole(count);
+      }
+      if (a.same && b.same && c.same && !is_output(x.to)) {
+        int32_t* const there = own[x.to] + behind;
+        set.apply(operation, set.lanes, a, b, c, there);
+        result = {there, true};
+        continue;
+      }
+      int32_t* const there = to[made_canonical(i) ? code.instructions[i + 1].to : x.to];
+      set.apply(operation, whole(count), a, b, c, there);
+      result = {there, false};
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];

@@ -26,6 +26,7 @@
 namespace repjax {
 
 constexpr int64_t kBlock = 1024;  // elements of a register, at most
+constexpr int64_t kInCache = 8;   // registers of so many elements that the L1 cache holds
 
 struct Input {
   const void* data;

@@ -75,9 +75,29 @@ static inline Bits narrow(Bits i, Half format) {
 static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
 static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
 
+// x / by, by products with 1 / by in float64, which are within 2**-52 of the quotients.  A quotient is
+// no middle between two float32 numbers (an odd number of 25 bits would divide one of 24), and is
+// 2**-49 away from all, as two integers below 2**49 that differ.  So both round alike.
+static void divide_by(const int32_t* x, int64_t count, int32_t by, int32_t* to) {
+  const Wide inverse = Wide{} + 1 / double(as<float>(by));
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < count; i += kLanes / 2) {
+    Narrow quotient;
+    __builtin_memcpy(&quotient, x + i, sizeof quotient);
+    quotient = __builtin_convertvector(wide(quotient) * inverse, Narrow);
+    const auto bits = guard(quotient);
+    __builtin_memcpy(to + i, &bits, sizeof bits);
+  }
+}
+
 static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                   int32_t* to) {
+  // Where vectors are long, divisions of float32 take longer.
+  if (kPairs && operation == Operation::div && b.same && !a.same) {
+    return divide_by(a.at, count, *b.at, to);
+  }
   const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {
+#pragma GCC unroll 2
     for (int64_t i = 0; i < count; i += kLanes) {
       Bits x, y, z;
       __builtin_memcpy(&x, a.at + i * of_a, sizeof x);
@@ -176,7 +196,8 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
 #undef INTEGERS
 }
 
-// repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on.
+// repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on;
+// but nearly always float64 holds the sums of the terms, and nothing is rounded.
 
 typedef int64_t Long __attribute__((vector_size(4 * kLanes)));
 
@@ -197,25 +218,37 @@ static inline Wide to_odd(Wide y) {
   return as<Wide>((i & ~int64_t{0x1FFFFFFF}) | (inexact & (1 << 29)));
 }
 
+// The terms' sum, rounded to odd in float64; `plain` where that is no number.
+template <int n>
+static Wide expanded(Wide (&parts)[n], Wide plain) {
+  for (int k = 1; k < n; ++k) {
+    for (int j = 0; j < k; ++j) parts[k] = two_sum(parts[j], parts[k], parts[j]);
+  }
+  Wide total = parts[0], rest;
+  for (int k = 1; k < n; ++k) {
+    total = two_sum(parts[k], total, rest);
+    total = round_to_odd(total, rest);
+  }
+  const Long infinity = Long{} + (int64_t{0x7FF} << 52);
+  return where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+}
+
 template <int n>
 static void add_terms(bool odd, const Operand* terms, int64_t count, int32_t* to) {
   for (int64_t i = 0; i < count; i += kLanes / 2) {
     Wide parts[n], plain = {};
+    Long lost = {};  // not 0 where an addition to `plain` is rounded
     for (int k = 0; k < n; ++k) {
       Narrow x;
       __builtin_memcpy(&x, terms[k].at + (terms[k].same ? 0 : i), sizeof x);
-      Wide grown = wide(x);
-      plain += grown;
-      for (int j = 0; j < k; ++j) grown = two_sum(parts[j], grown, parts[j]);
-      parts[k] = grown;
+      parts[k] = wide(x);
+      const Wide sum = plain + parts[k];
+      lost |= as<Long>(sum - plain) ^ as<Long>(parts[k]);
+      lost |= as<Long>(sum - parts[k]) ^ as<Long>(plain);
+      plain = sum;
     }
-    Wide total = parts[0], rest;
-    for (int k = 1; k < n; ++k) {
-      total = two_sum(parts[k], total, rest);
-      total = round_to_odd(total, rest);
-    }
-    const Long infinity = Long{} + (int64_t{0x7FF} << 52);
-    total = where((as<Long>(plain) & INT64_MAX) < infinity, total, plain);
+    Wide total = plain;
+    if (any(as<Wide>(lost))) total = expanded<n>(parts, plain);
     if (odd) total = to_odd(total);
     const auto y = flush(__builtin_convertvector(total, Narrow));
     __builtin_memcpy(to + i, &y, sizeof y);
@@ -277,4 +310,19 @@ static void store_elements(Storage storage, const int32_t* from, int64_t count, 
   }
 }
 
-constexpr Elementwise kElementwise = {kLanes, apply, add_n, load_elements, store_elements};
+static bool are_canonical(int64_t count, const int32_t* x) {
+  if constexpr (kClasses) {
+    const auto at = [=](int64_t i) {
+      Vector v;
+      __builtin_memcpy(&v, x + std::min(i, count - kLanes), sizeof v);
+      return v;
+    };
+    for (int64_t i = 0; i < count; i += 4 * kLanes) {
+      if (any_other(at(i), at(i + kLanes), at(i + 2 * kLanes), at(i + 3 * kLanes))) return false;
+    }
+  }
+  return kClasses;
+}
+
+constexpr Elementwise kElementwise = {
+    kLanes, apply, add_n, load_elements, store_elements, kClasses ? are_canonical : nullptr};

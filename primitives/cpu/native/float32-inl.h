@@ -9,6 +9,7 @@
 //   kFused                     whether fma is an instruction
 //   Rows(vectors)              the most rows of accumulators of so many vectors
 //   kPairs                     whether pairs-inl.h is worth it
+//   kClasses                   whether an instruction tells NaNs, zeros and subnormal numbers
 //
 // and after it the definitions of what it declares.
 
@@ -36,6 +37,9 @@ static inline Vector times_power(Vector x, Vector k);
 static inline Vector bounded(float low, Vector x, float high);
 static inline Vector near_inverse(Vector x);
 static inline bool any(Bits bits);
+
+// Where kClasses: whether an element of these is not canonical.
+static inline bool any_other(Vector a, Vector b, Vector c, Vector d);
 
 #include "canonical-inl.h"
 #include "floats-inl.h"

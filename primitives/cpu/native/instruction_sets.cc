@@ -80,7 +80,7 @@ inline void add_to(int64_t* to, __m512i sum, bool first) {
 }
 namespace float32 {
 constexpr int kLanes = 16, kVectors = 4, kSeveral = 4;
-constexpr bool kFused = true, kPairs = true;
+constexpr bool kFused = true, kPairs = true, kClasses = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
@@ -92,6 +92,11 @@ static inline Wide fused(Wide a, Wide b, Wide c) { return _mm512_fmadd_pd(a, b, 
 static inline bool any(Wide bits) {
   const auto x = (__m512i)bits;
   return _mm512_test_epi64_mask(x, x) != 0;
+}
+static inline bool any_other(Vector a, Vector b, Vector c, Vector d) {
+  constexpr int kOthers = 0x01 | 0x80 | 0x04 | 0x20;  // NaNs, -0, subnormal numbers
+  return (_mm512_fpclass_ps_mask(a, kOthers) | _mm512_fpclass_ps_mask(b, kOthers) |
+          _mm512_fpclass_ps_mask(c, kOthers) | _mm512_fpclass_ps_mask(d, kOthers)) != 0;
 }
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
@@ -145,7 +150,7 @@ REPJAX_BEGIN_TARGET(avx2, "avx2,fma")
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
 namespace float32 {
 constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
-constexpr bool kFused = true, kPairs = false;
+constexpr bool kFused = true, kPairs = false, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
@@ -175,7 +180,7 @@ namespace neon {
 constexpr int Rows(int vectors) { return vectors <= 2 ? 8 : vectors == 3 ? 6 : 5; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 4, kSeveral = 4;
-constexpr bool kFused = true, kPairs = false;
+constexpr bool kFused = true, kPairs = false, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
@@ -208,7 +213,7 @@ namespace plain {
 constexpr int Rows(int) { return 1; }
 namespace float32 {
 constexpr int kLanes = 4, kVectors = 2, kSeveral = 2;
-constexpr bool kFused = false, kPairs = false;
+constexpr bool kFused = false, kPairs = false, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) {
   for (int i = 0; i < kLanes; ++i) c[i] = std::fmaf(a[i], b[i], c[i]);

@@ -267,6 +267,8 @@ struct Elementwise {
                int32_t* to);
   // Elements of a register, to memory from `first` on.
   void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
+  // Whether canonicalize would leave these as they are; null where asking takes as long as that.
+  bool (*are_canonical)(int64_t count, const int32_t* x);
 };
 
 // scatter-inl.h: scatter-add.

@@ -119,9 +119,9 @@ void Rows::compute(int64_t begin, int64_t end) const {
       }
       if (step.kind == kOfRows) {
         evaluate(code, set.elementwise, first, last);
-      } else if (n < kBlock || n % kBlock == 0) {
+      } else if (n < code.block || n % code.block == 0) {
         // Whole rows, or parts of one.
-        code.block = n < kBlock ? kBlock / n * n : kBlock;
+        if (n < code.block) code.block = code.block / n * n;
         code.until = end * n;
         evaluate(code, set.elementwise, first * n, last * n);
       } else {

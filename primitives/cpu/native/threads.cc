@@ -1,6 +1,6 @@
 // Blocks of work are handed out by a counter.  The calling thread works too, so that it never waits
 // for a thread that waits for it; threads that come late find nothing to do.  At the end it looks for
-// the others for about as long as waking it would take, and then sleeps.
+// the others for a few microseconds, and then sleeps.
 
 #include "threads.h"
 
@@ -39,7 +39,7 @@ struct Work {
   }
 
  private:
-  static constexpr int kLooks = 1 << 10;
+  static constexpr int kLooks = 1 << 8;
 
   static void pause() {
 #if defined(__x86_64__)

@@ -16,11 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import struct
 import sys
 from collections.abc import Callable
 
 import mpmath
+import numpy as np
 from mpmath import mpf
 
 PRECISION = 300
@@ -490,6 +492,70 @@ def _pairs():
         1,
         bits=24,
     )
+    # erf(x) = x (c0 + c1 t + c2 t**2 + ...), t = |x| - PLACES[i], i the integer nearest 8 |x|.
+    places = _erf_places()
+    columns = [_erf_around(i, place) for i, place in enumerate(places)]
+    yield Table("PLACES", lambda: places, bits=24)
+    for n in range(7):
+        yield Table(f"ERF_{n}", lambda n=n: [c[n] for c in columns], bits=24)
+
+
+def _erf_interval(i: int) -> tuple[float, float]:
+    return max(0, i - 0.5) / 8, min((i + 0.5) / 8, 3.93)
+
+
+def _erf_derivatives(x, count: int) -> list:
+    """Coefficients in t of erf(x + t) / (x + t)."""
+    powers = [mpf(1), -2 * x]  # of e**(-2 x t - t**2)
+    while len(powers) < count - 1:
+        powers.append((-2 * x * powers[-1] - 2 * powers[-2]) / len(powers))
+    scale = 2 / mpmath.sqrt(mpmath.pi) * mpmath.exp(-x * x)
+    found = [mpmath.erf(x) / x]
+    for n, power in enumerate(powers, 1):
+        found.append((scale * power / n - found[-1]) / x)
+    return found
+
+
+def _erf_places() -> list[float]:
+    """A float32 number in the middle of each interval around which float32 coefficients do best.
+
+    What is added up is relative to the result: the rounding of the first three coefficients, and
+    that of c2 + c3 t + ..., which the kernel makes in float32.
+    """
+    places = []
+    for i in range(32):
+        low, high = _erf_interval(i)
+        middle = i / 8 if i else 1 / 64
+        step = float(np.spacing(np.float32(middle)))
+        away = np.arange(-1, 1, 2**-19) * min(2**19 * step, 2**-5)
+        x = middle + np.unique(away // step * step)
+        with mpmath.workprec(PRECISION):
+            exact = list(map(float, _erf_derivatives(mpf(middle), 14)))
+        size, error = np.maximum(x - low, high - x), 0
+        terms = [[math.comb(k, n) * c for k, c in enumerate(exact)][n:] for n in range(3)]
+        found = [abs(np.polyval(t[::-1], x - middle)) for t in terms]
+        for n, c in enumerate(found):
+            error = error + abs(c - c.astype(np.float32)) * size**n
+        error = error + 2 ** (np.floor(np.log2(found[2])) - 24) * size**2
+        places.append(float(x[np.argmin(error / found[0])]))
+    return places
+
+
+def _erf_around(i: int, place: float) -> list:
+    """The coefficients of an interval, times 2**32, so that no product is subnormal."""
+    with mpmath.workprec(PRECISION):
+        c0, c1, *_ = _erf_derivatives(mpf(place), 3)
+    low, high = _erf_interval(i)
+    rest = Polynomial(
+        f"ERF {i}",
+        lambda t: (_erf_over_x(t + place) - c0 - c1 * t) / t**2,
+        lambda t: t**2 / _erf_over_x(t + place),
+        low - place,
+        high - place,
+        4,
+        bits=24,
+    )
+    return [mpmath.ldexp(c, 32) for c in (c0, c1, *(c for (c,) in minimax(rest)[0]))]
 
 
 FUNCTIONS = {
