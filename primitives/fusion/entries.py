@@ -34,7 +34,7 @@ from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
 
-#: Elements of an input, and of updates that are one, for which another pass is not worth the trouble.
+#: Elements of an input, and of one that is updates, for which another pass is no trouble.
 SMALL, SMALL_UPDATES = 1 << 14, 1 << 11
 
 #: The types of inputs of which only the elements that are needed are made canonical.

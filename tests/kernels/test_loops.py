@@ -134,7 +134,7 @@ def test_special_values_are_carried():
         lambda w, x, xs: lax.scan(lambda c, x: _carried_and_given(w, c, x), x, xs),
         matrix(N, N),
         matrix(N, seed=5),
-        np.stack([values, values[::-1], 0 * values, values]),
+        np.stack([values, values[::-1], np.copysign(0, values), values]),
     )
 
 
