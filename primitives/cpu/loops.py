@@ -264,6 +264,8 @@ class _Encoder:
 
 def encode(equation) -> Code | None:
     """A scan for the kernel, if all of its body are steps that the kernel has."""
+    if equation.params["length"] == 0:  # nothing would write what is carried
+        return None
     jaxpr, consts = open_jaxpr(equation.params["jaxpr"])
     atoms = [v for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
     atoms += [*equation.invars, *equation.outvars, *jaxpr.outvars]

@@ -110,6 +110,17 @@ def test_scans_have_the_bits_of_their_equations(body, length, reverse):
     compare(program, matrix(N, N), _start(body), matrix(length, N, seed=1))
 
 
+def test_no_iterations():
+    def program(w, h):
+        return lax.fori_loop(0, 0, lambda _, c: (c[1], _step(w, c[0])), (h, h + 1))
+
+    start = matrix(N, seed=5)
+    for result, expected in zip(
+        repjax.reproducible(program)(matrix(N, N), start), (start, start + 1), strict=True
+    ):
+        assert_same_bits(result, expected)
+
+
 def test_a_wrong_place_is_noticed(monkeypatch):
     """What these tests compare would be other values if two of them were in one place."""
 
