@@ -6,9 +6,8 @@
 // most m * 2**(E - precision - 1), if m of the n updates are too small; and the former is off by at
 // most n**2 * 2**(E - 53), in any order, since an addition that makes a sum of i updates is off by no
 // more than 2**-53 of i * 2**(E + 1).  Two more such roundings, of all n, are those of the ends of what
-// the sum may be.  E may be larger than that of the
-// largest update, that of all updates of all sums, for instance: a grid that is coarser has its
-// numbers on the finer one.
+// the sum may be.  E may be larger than that of the largest update, that of all updates of all sums,
+// for instance: the numbers of a coarser grid are on the finer one.
 //
 // Updates need not be canonical: the arithmetic flushes, so that subnormal ones are zeros, of either
 // sign, which no sum tells.

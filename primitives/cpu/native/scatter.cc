@@ -177,6 +177,26 @@ void add_exactly(ffi::ThreadPool* pool, const Problem& p, const Exact& set, doub
   });
 }
 
+// The elements of windows [begin, end) that are too small for a grid, by the limit of has_below: which
+// elements of the result they are added to.
+void find_small(const Problem& p, const Scatter& set, uint32_t limit, int64_t begin, int64_t end,
+                std::vector<int64_t>& found) {
+  constexpr int64_t kFew = 16;  // windows that are looked at together
+  const auto has_small = [&](int64_t k, int64_t c, int64_t n) {
+    return set.has_below(p.updates + k * p.step + c, n, limit);
+  };
+  for (int64_t k = begin; k < end; k += kFew) {
+    const int64_t last = std::min(k + kFew, end) - 1;
+    if (!has_small(k, 0, (last - k) * p.step + p.width)) continue;
+    for (int64_t w = k; w <= last; ++w) {
+      if (uint32_t(p.row[w]) >= uint32_t(p.n) || !has_small(w, 0, p.width)) continue;
+      for (int64_t c = 0; c < p.width; ++c) {
+        if (has_small(w, c, 1)) found.push_back(p.row[w] * p.width + c);
+      }
+    }
+  }
+}
+
 // Adds all updates as they come to float64 sums, a table [n, width] for each thread, where nearly all
 // are large enough for one grid; else does nothing.  Returns whether it did.
 bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) {
@@ -220,27 +240,13 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
   });
   if (too_wide) return false;
 
-  constexpr int64_t kFew = 16;  // windows that are looked at together
-  std::vector<int64_t> small;   // elements of the table, each as often as it has such an update
+  const uint32_t limit = least(largest);
+  std::vector<int64_t> small;  // elements of the table, each as often as it has such an update
   int64_t wide = 0;
   for (int64_t b = 0; b < blocks; ++b) {
-    if (smallest[b] >= least(largest)) continue;
+    if (smallest[b] >= limit) continue;
     if (++wide > most_wide * threads) return false;
-    const auto has_small = [&](int64_t k, int64_t n) {  // elements from a window on
-      return set.has_below(p.updates + k * p.step, n, least(largest));
-    };
-    const int64_t end = std::min(p.windows, (b + 1) * together);
-    for (int64_t k = b * together; k < end; k += kFew) {
-      const int64_t last = std::min(k + kFew, end) - 1;
-      if (!has_small(k, (last - k) * p.step + p.width)) continue;
-      for (int64_t w = k; w <= last; ++w) {
-        if (uint32_t(p.row[w]) >= uint32_t(p.n) || !has_small(w, p.width)) continue;
-        for (int64_t c = 0; c < p.width; ++c) {
-          const bool is_small = set.has_below(p.updates + w * p.step + c, 1, least(largest));
-          if (is_small) small.push_back(p.row[w] * p.width + c);
-        }
-      }
-    }
+    find_small(p, set, limit, b * together, std::min(p.windows, (b + 1) * together), small);
   }
   std::sort(small.begin(), small.end());
 
