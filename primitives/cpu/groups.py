@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from repjax.primitives.cpu import library
@@ -43,19 +44,40 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
     return [variable for variable, _ in code.inputs], encoded
 
 
-def evaluate(*operands, groups: tuple[Group, ...]):
-    taken, encoded = [], [len(groups)]
+#: Elements of which XLA computes integers and truth values faster than a call of the kernel takes.
+_FEW = 64
+
+
+def _is_for_xla(group: Group) -> bool:
+    """Whether it computes few elements and no numbers: counters, indices, conditions."""
+    avals = [v.aval for e in group.eqns for v in (*e.invars, *e.outvars)]
+    return group.outvars[0].aval.size <= _FEW and not any(
+        jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals
+    )
+
+
+def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
+    results: dict[Any, Any] = {}
+    of_kernel, taken, encoded = [], [], []
     operands = iter(operands)
     for group in groups:
-        by_variable = dict(zip(group.invars, operands, strict=False))
+        by_variable = {v: next(operands) for v in group.invars}
+        if _is_for_xla(group):
+            made = group.evaluate(*by_variable.values())
+            results.update(zip(group.outvars, made, strict=True))
+            continue
         roots, code = encode(group)
         taken += (by_variable[v] for v in roots)
         encoded += code
-    results = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for group in groups for v in group.outvars
-    ]
-    # The certificates in docs/proofs are of programs with these names.
-    return library.call("repjax_elementwise", results, taken, programs=encoded)
+        of_kernel.append(group)
+    outputs = [v for group in of_kernel for v in group.outvars]
+    if outputs:
+        structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in outputs]
+        encoded = [len(of_kernel), *encoded]
+        # The certificates in docs/proofs are of programs with these names.
+        made = library.call("repjax_elementwise", structs, taken, programs=encoded)
+        results.update(zip(outputs, made, strict=True))
+    return [results[v] for group in groups for v in group.outvars]
 
 
 def evaluate_sum(*operands, sum: Sum):

@@ -136,9 +136,25 @@ def test_each_operation_is_one_of_the_kernels():
             halves = functools.partial(_operations, HALF_OPERATIONS)
             with_kernel(halves, *(patterns(40, i, dtype) for i in range(2)))
         for dtype in (np.int32, np.uint32):
-            arguments = patterns(9, 1, dtype), patterns(9, 2, dtype)
+            arguments = patterns(100, 1, dtype), patterns(100, 2, dtype)
             with_kernel(functools.partial(_operations, INTEGER_OPERATIONS), *arguments)
     assert used | {"hold"} == names  # which the encoding of add_n makes
+
+
+def test_few_integers_are_left_to_xla():
+    """Counters and conditions cost more as calls, if no numbers are computed with them."""
+
+    def count(x, y):
+        return lax.select(lax.lt(x, y), x * y + 1, y)
+
+    def count_and_scale(x, y):
+        return count(x, y).astype(np.float32) * np.float32(0.3)
+
+    x, y = patterns(9, 1, np.int32), patterns(9, 2, np.int32)
+    for function, calls in ((count, 0), (count_and_scale, 1)):
+        assert_same_bits(with_kernel(function, x, y, calls=calls), without_kernel(function, x, y))
+    x, y = patterns(100, 1, np.int32), patterns(100, 2, np.int32)
+    assert_same_bits(with_kernel(count, x, y, calls=1), without_kernel(count, x, y))
 
 
 @pytest.mark.parametrize(
