@@ -1,4 +1,4 @@
-"""Scans whose bodies are products, fused groups and sums, by the C++ kernel (``native/loops.cc``).
+"""Scans of products, fused groups, sums and row groups, by the C++ kernel (``native/loops.cc``).
 
 The kernel computes a body in steps, each of which is what a call of the kernel for it would be.
 Values are where they are needed: what a body takes of an array and gives for one lies in the array,
@@ -19,11 +19,12 @@ from jax.extend.core import Literal
 
 from repjax.primitives.core.programs import carried, open_jaxpr
 from repjax.primitives.core.sizes import row_major
-from repjax.primitives.cpu import groups, library, products, sums
+from repjax.primitives.cpu import groups, library, products, rows, sums
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.groups import Group, accumulation_of, group_sum_p, groups_p
 from repjax.primitives.fusion.loops import Loop
+from repjax.primitives.fusion.rows import rows_p
 from repjax.primitives.fusion.views import DTYPES, long_axes, view_of
 from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
@@ -34,7 +35,7 @@ from repjax.primitives.operations.reductions.sums import reduce_sum_p
 _MOST = 1 << 22
 _LINE = 64  # bytes of the cache
 #: What the kernel knows steps and sums by.
-_PRODUCT, _ELEMENTWISE, _SUM, _COPY = range(4)
+_PRODUCT, _ELEMENTWISE, _SUM, _COPY, _ROWS = range(5)
 _ACCUMULATIONS = ("pairwise", "sequential", "max", "min")
 
 
@@ -140,11 +141,17 @@ def _group_sum(equation) -> _Step | None:
     return step and step._replace(results=equation.outvars)
 
 
+def _rows(equation) -> _Step | None:
+    positions, integers = rows.encode(equation.params["group"])
+    return None if positions else _Step(_ROWS, equation.invars, equation.outvars, integers)
+
+
 _MAKERS = {
     **dict.fromkeys((dot_general_p, raw_dot_general_p, ended_p), _product),
     groups_p: _elementwise,
     group_sum_p: _group_sum,
     **dict.fromkeys((reduce_sum_p, reduce_max_p, reduce_min_p), _reduction),
+    rows_p: _rows,
 }
 
 

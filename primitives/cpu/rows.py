@@ -36,8 +36,9 @@ from repjax.primitives.fusion.rows import Rows
 from repjax.primitives.fusion.views import is_source, merged_axes
 from repjax.primitives.operations.grids import bits_of_sum
 
-#: Elements of the longest rows, some of which have to stay in the cache.
-_LONGEST = 1 << 17
+#: Elements of the longest rows, some of which have to stay in the cache; and of the longest row
+#: that is the only one, which is computed in one thread.
+_LONGEST, _LONGEST_ALONE = 1 << 17, 1 << 13
 #: Rows that keep threads busy, and elements of an array that is for one anyway.
 _MANY, _SMALL = 16, 1 << 16
 
@@ -60,7 +61,7 @@ _ON_GRID = len(_JOINS)
 
 def is_reduction(equation, rows: int, n: int) -> bool:
     dtype = equation.invars[0].aval.dtype
-    if equation.primitive.name not in _JOINS or rows < 2 or n > _LONGEST:
+    if equation.primitive.name not in _JOINS or n > (_LONGEST if rows > 1 else _LONGEST_ALONE):
         return False
     if dtype in HALVES and equation.primitive.name == PREFIX + "reduce_sum":
         return False
@@ -375,10 +376,17 @@ class _Encoder:
         self.encoded += [_REDUCTION, *join, array, to]
 
 
+def encode(group: Rows) -> tuple[list[tuple[tuple[int, ...], int]], list[int]]:
+    """The shapes and axes of the positions that the kernel takes after the operands, and a group as
+    it reads it."""
+    encoder = _Encoder(group)
+    encoded = encoder.encode()
+    return encoder.positions, encoded
+
+
 def evaluate(*operands, group: Rows) -> list[Any]:
     """The results of the equations of a row group, by the kernel."""
     results = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in group.outvars]
-    encoder = _Encoder(group)
-    encoded = encoder.encode()
-    positions = [lax.broadcasted_iota(np.int32, *wanted) for wanted in encoder.positions]
+    wanted, encoded = encode(group)
+    positions = [lax.broadcasted_iota(np.int32, shape, axis) for shape, axis in wanted]
     return library.call("repjax_rows", results, (*operands, *positions), bytecode=encoded)

@@ -92,12 +92,20 @@ def _halves(w, h, x):
     return h, (h.astype(jnp.float16), y)
 
 
+def _normalised(w, h, x):
+    """Row groups, of one row and of several."""
+    mean = h.mean()
+    h = (h - mean) * lax.rsqrt(((h - mean) ** 2).mean() + 1e-5) * x
+    y = jax.nn.softmax(jnp.outer(h, x), axis=-1)
+    return h, (y, jax.nn.log_softmax(h @ w))
+
+
 def _start(body):
     x = matrix(N, seed=5)
     return (x, x + 1, x * 2, np.int32(3)) if body is _several else x
 
 
-BODIES = [_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves]
+BODIES = [_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves, _normalised]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -188,11 +196,17 @@ def _with_a_sort(w, x):
     return jnp.sort(_step(w, x))
 
 
+def _with_positions(w, x):
+    """Which the kernel for rows takes as an operand more."""
+    y = jnp.where(jnp.arange(N) < 5, _step(w, x), 0)
+    return y / jnp.exp(y - y.max()).sum()
+
+
 def _with_a_literal(w, x):
     return _step(w, x) * jnp.zeros(N).at[1].set(2)
 
 
-@pytest.mark.parametrize("step", [_with_a_sort, _with_a_literal])
+@pytest.mark.parametrize("step", [_with_a_sort, _with_positions, _with_a_literal])
 def test_other_loops_are_scans(step):
     compare(
         lambda w, x: lax.fori_loop(0, 3, lambda _, x: step(w, x), x),

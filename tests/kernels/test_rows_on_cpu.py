@@ -258,8 +258,9 @@ def test_which_programs_have_the_kernel():
         (lambda x: x.sum(1), X, 0),
         (lambda x: jnp.exp(x * 2).sum(1), X, 0),
         (lambda x: jnp.log(jnp.exp(x * 2).sum(1)), X, 0),
+        (jax.nn.softmax, X[:1], 1),
         # Threads would have nothing to do, or the caches not enough room.
-        (jax.nn.softmax, np.ones((1, 100), np.float32), 0),
+        (jax.nn.softmax, np.ones((1, rows_on_cpu._LONGEST_ALONE + 1), np.float32), 0),
         (jax.nn.softmax, np.ones((2, 1 << 16), np.float32), 0),
         (jax.nn.softmax, many, 0),
         (lambda x: x - x.sum(0), X, 0),

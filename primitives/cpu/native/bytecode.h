@@ -100,6 +100,11 @@ xla::ffi::Error elementwise(xla::ffi::ThreadPool* pool, const void* const* opera
                             size_t operand_count, void* const* results, size_t result_count,
                             xla::ffi::Span<const int64_t> encoded);
 
+// Computes a row group (rows.cc).
+xla::ffi::Error row_group(xla::ffi::ThreadPool* pool, const void* const* operands,
+                          size_t operand_count, void* const* results, size_t result_count,
+                          xla::ffi::Span<const int64_t> encoded);
+
 // Computes the elements [begin, end) of the outputs.
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);
 

@@ -1,4 +1,4 @@
-// Loops (repjax_loop): a scan whose body is products, fused groups and sums, in one call.
+// Loops (repjax_loop): a scan whose body is products, fused groups, sums and row groups, in one call.
 //
 // XLA takes longer to make a call than a small step takes.  A step is what the call of the same name
 // would be, by the same function, so the bits are the same.
@@ -35,7 +35,7 @@ struct Step {
   const int64_t *operands, *results, *integers;  // places; what the call has as attributes
 };
 
-enum { kProduct, kElementwise, kSum, kCopy };  // as repjax.primitives.cpu.loops numbers them
+enum { kProduct, kElementwise, kSum, kCopy, kRows };  // as repjax.primitives.cpu.loops numbers them
 constexpr std::string_view kAccumulations[] = {"pairwise", "sequential", "max", "min"};
 
 ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, void* const* at,
@@ -65,6 +65,10 @@ ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, voi
     case kCopy:
       std::memcpy(results[0], operands[0], integers[0]);
       return ffi::Error::Success();
+    case kRows:
+      results.push_back(nullptr);  // the empty one of the call
+      return row_group(pool, operands.data(), operands.size(), results.data(), results.size(),
+                       from(0));
   }
   return ffi::Error::InvalidArgument("a step of another kind");
 }

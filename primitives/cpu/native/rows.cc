@@ -133,19 +133,19 @@ void Rows::compute(int64_t begin, int64_t end) const {
   }
 }
 
-ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                  ffi::Span<const int64_t> encoded) {
+}  // namespace
+
+ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
+                     void* const* results, size_t result_count, ffi::Span<const int64_t> encoded) {
   const int64_t* next = encoded.begin();
   Rows rows = {next[0], next[1], next[2], next[3], {}, {}, {}, {}};
   const int64_t first = next[4];
   rows.steps.resize(next[5]);
   next += 6;
-  for (size_t i = 0; i < args.size(); ++i) {
-    rows.memory.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  for (size_t i = 0; i < operand_count; ++i) {
+    rows.memory.push_back(const_cast<void*>(operands[i]));
   }
-  for (size_t i = 0; i < rets.size(); ++i) {
-    rows.memory.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
-  }
+  rows.memory.insert(rows.memory.end(), results, results + result_count);
   std::vector<std::vector<float>> made(first);
   for (std::vector<float>& array : made) {
     Input input;
@@ -178,12 +178,28 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   }
 
   const int64_t operations = rows.rows * rows.n * rows.cost();
-  const int64_t threads = useful_threads(&pool, operations, kThread);
+  const int64_t threads = useful_threads(pool, operations, kThread);
   const int64_t parts = std::min(rows.rows, threads == 1 ? 1 : threads * kParts);
-  in_parallel(&pool, threads, parts, [&](int64_t i) {
+  in_parallel(pool, threads, parts, [&](int64_t i) {
     rows.compute(i * rows.rows / parts, (i + 1) * rows.rows / parts);
   });
   return ffi::Error::Success();
+}
+
+namespace {
+
+ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                  ffi::Span<const int64_t> encoded) {
+  std::vector<const void*> operands;
+  std::vector<void*> results;
+  for (size_t i = 0; i < args.size(); ++i) {
+    operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  for (size_t i = 0; i < rets.size(); ++i) {
+    results.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  return row_group(&pool, operands.data(), operands.size(), results.data(), results.size(),
+                   encoded);
 }
 
 }  // namespace
