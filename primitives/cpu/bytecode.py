@@ -53,6 +53,14 @@ def _integer_pow(emit, equation, x):
     return power if y > 0 else emit("div", one, power)
 
 
+def _add(emit, equation, x, y):
+    # Zero adds nothing to canonical numbers: scatter-adds to zeros, as of gradients, are this.
+    zero = emit.constants.get(0)
+    if zero in (x, y):
+        return y if x == zero else x
+    return emit("add", x, y)
+
+
 def _add_n(emit, equation, *terms):
     # What is rounded once more is rounded to odd.
     halves = equation.outvars[0].aval.dtype in HALVES
@@ -136,7 +144,8 @@ def _rounding(function: _Function, ending: str = "flush") -> _Function:
 
 
 _FLOATS: dict[str, _Function] = {
-    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
+    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "sub", "neg")},
+    PREFIX + "add": _rounding(_add),
     PREFIX + "leave": _plain("canonicalize"),
     **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
     PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),

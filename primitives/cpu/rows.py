@@ -43,7 +43,7 @@ _LONGEST, _LONGEST_ALONE = 1 << 17, 1 << 13
 _MANY, _SMALL = 16, 1 << 16
 
 #: Kinds of steps, and of what they compute: all elements, one for each row.
-_FULL, _OF_ROWS, _REDUCTION = range(3)
+_FULL, _OF_ROWS, _REDUCTION, _MAKE_CANONICAL = range(4)
 #: The type of all numbers in between.
 _WORD = np.dtype(np.int32)
 #: Groups of arrays, in the order of their numbers; those that are neither operands nor results are
@@ -183,7 +183,8 @@ class _Encoder:
     def _passes(self) -> dict[Any, int]:
         """For each result, the pass in which it is computed.
 
-        What depends on nothing else of all elements waits until it is used.
+        What depends on at most one array that is made waits until it is used, so that nothing more
+        is kept.
         """
         passes: dict[Any, int] = {}
         for step in self.steps:
@@ -192,7 +193,7 @@ class _Encoder:
         users: dict[Any, list[int]] = collections.defaultdict(list)
         for step in reversed(self.steps):
             made = [v for v in step.roots() if self.made.get(v) == _FULL]
-            if step.kind == _FULL and not made and users[step.result]:
+            if step.kind == _FULL and len(made) < 2 and users[step.result]:
                 passes[step.result] = min(users[step.result])
             for v in made:
                 users[v].append(passes[step.result])
@@ -218,7 +219,7 @@ class _Encoder:
         """Write a pass; how many pieces of bytecode and reductions it has."""
         here = [step for step in self.steps if self.passes[step.result] == i]
         reductions = [step for step in here if step.kind == _REDUCTION]
-        count = len(reductions)
+        count = len(reductions) + self._make_canonical(here)
         for kind in (_OF_ROWS, _FULL):
             steps = [step for step in here if step.kind == kind]
             operands = reductions if kind == _FULL else []
@@ -227,6 +228,28 @@ class _Encoder:
             self._reduction(step)
         self._free_after(i)
         return count
+
+    def _make_canonical(self, here: list[_Step]) -> int:
+        """Write for each operand that the steps take canonical, and not only once, that it is.
+
+        The kernel looks whether it is so already; then it is where it was.
+        """
+        reads = {read: None for s in here for read in s.reads if not isinstance(read, Literal)}
+        found = [read for read in reads if self._is_kept(read)]
+        for read in found:
+            (array, _), to = self.memory[read.root], self._new(_FULL)
+            self.encoded += [_MAKE_CANONICAL, array, to]
+            self.memory[read] = to, _WORD
+        return len(found)
+
+    def _is_kept(self, read) -> bool:
+        """Whether an operand is all elements, to be made canonical, and taken by several steps."""
+        if read in self.memory or not read.canonical or read.root not in self.group.invars:
+            return False
+        users = {*self.users[read]}
+        is_shared = len(users) > 1 or any(kind == _REDUCTION for _, kind in users)
+        is_float32 = self.memory[read.root][1] == np.float32
+        return is_shared and is_float32 and self._axes(_FULL, *read[1:3]) == self.all
 
     def _free_after(self, i: int) -> None:
         """Leave the memory in between of what no later pass reads to others."""

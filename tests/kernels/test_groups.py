@@ -220,6 +220,25 @@ def test_broadcasts():
         assert_same_bits(with_kernel(_broadcasts, x, *others, mask), expected, name)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, *HALVES], ids=lambda dtype: np.dtype(dtype).name)
+def test_zeros_that_are_added(dtype):
+    """No addition is computed, whatever the other number is: an input, a result, a zero."""
+
+    def function(x):
+        zero = x.dtype.type(0)
+        return (
+            x + zero,
+            zero + x * x,
+            (zero - x) + zero,
+            jax.numpy.where(x > 0, zero, -x) + zero + zero,
+        )
+
+    x = patterns(1500, 8, dtype)
+    expected = without_kernel(function, x)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x), expected, name)
+
+
 def test_quotients_next_to_the_middle_of_two_numbers():
     """A / B with A 2**25 = M B - 1 or + 1, M odd and of 25 bits, is as close to one as there is."""
     divide = repjax.reproducible(lambda x, y: x / y)

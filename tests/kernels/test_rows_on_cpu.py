@@ -93,6 +93,40 @@ def test_lengths(n):
                 assert_same_bits(actual, expected, f"{count} rows, {name}")
 
 
+# In no row, in one of the first, of the others and in all; of 33 elements, vectors are not full.
+@pytest.mark.parametrize("n", [33, 1024, 9000])
+def test_operands_that_are_not_canonical_in_some_rows(n):
+    """An operand of several passes stays where it is, where it is canonical."""
+
+    def function(x):
+        y = x - x.max(-1, keepdims=True)
+        return y, jnp.exp(y) / jnp.exp(y).sum(-1, keepdims=True), y * x
+
+    x = floats((41 + 9000 // n, n), 5)
+    x = np.where(np.isnan(x) | (np.abs(x) < np.finfo(np.float32).tiny), np.float32(1), x)
+    others = np.array([-0.0, 1e-40, -1e-45, np.nan], np.float32)
+    others = np.append(others, np.array([0xFFC12345], np.uint32).view(np.float32))
+    for where in ([], [0], [20], [len(x) - 1], range(len(x))):
+        some = x.copy()
+        for i, row in enumerate(where):
+            some[row, i % n] = others[i % len(others)]
+            some[row, -1] = others[(i + 1) % len(others)]
+        expected = without_kernel(function, some)
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(function, some, calls=1), expected, name)
+
+
+def test_large_results():
+    """Which are in huge pages, and whose rows are fetched before they are taken."""
+    x, cotangent = floats((1101, 1031), 6), floats((1101, 1031), 7)
+
+    def function(x, cotangent):
+        y, pull = jax.vjp(jax.nn.softmax, x)
+        return y, *pull(cotangent)
+
+    check(function, x, cotangent)
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=["float16", "bfloat16"])
 def test_halves(dtype):
     """Extrema, some of which are results; sums are of numbers that have been widened."""

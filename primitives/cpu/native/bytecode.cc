@@ -56,29 +56,33 @@ Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t 
   return {to, false};
 }
 
-// Brings the next block's elements into the cache while this block is computed, a few lines after
-// each instruction: the processor's own prefetching ends with a page, which is as long as a block.
+// Brings the next block's elements into the cache while this block is computed, a few lines at a
+// time: the processor's own prefetching ends with a page, which is as long as a block, and it waits
+// where it has many lines to fetch.
 class Ahead {
  public:
-  explicit Ahead(int64_t instructions) : instructions_(instructions) {}
+  explicit Ahead(int64_t cost) : cost_(cost), part_(1.0 / cost) {}
 
-  void start() { arrays_ = next_ = lines_ = 0; }
-  // `writes`: to write there.
-  void add(const void* from, int64_t bytes, bool writes) {
+  void start() { arrays_ = next_ = lines_ = fetched_ = 0; }
+  bool any() const { return lines_ > 0; }
+  // `writes`: to write there; `near`: into the L1 cache.
+  void add(const void* from, int64_t bytes, bool writes, bool near = true) {
     if (arrays_ == kMost) return;
-    spans_[arrays_++] = {static_cast<const char*>(from), blocks_of(bytes, kLine), writes};
+    spans_[arrays_++] = {static_cast<const char*>(from), blocks_of(bytes, kLine), writes, near};
     lines_ += spans_[arrays_ - 1].lines;
   }
-  // After instruction i.
-  void fetch(int64_t i) {
-    int64_t left = lines_ / (instructions_ - i);
-    lines_ -= left;
+  // Where so much of the cost is done.
+  void fetch(int64_t done) {
+    if (fetched_ == lines_) return;
+    int64_t left = done < cost_ ? int64_t(part_ * lines_ * done) - fetched_ : lines_ - fetched_;
+    fetched_ += left;
     while (left > 0) {
       Span& span = spans_[next_];
       const int64_t here = std::min(left, span.lines);
       for (int64_t line = 0; line < here; ++line, span.at += kLine) {
         if (span.writes) __builtin_prefetch(span.at, 1);
-        else __builtin_prefetch(span.at, 0);
+        else if (span.near) __builtin_prefetch(span.at, 0);
+        else __builtin_prefetch(span.at, 0, 2);
       }
       left -= here;
       span.lines -= here;
@@ -91,10 +95,12 @@ class Ahead {
   struct Span {
     const char* at;
     int64_t lines;
-    bool writes;
+    bool writes, near;
   };
   Span spans_[kMost];
-  int64_t instructions_, arrays_, next_, lines_;
+  const int64_t cost_;
+  const double part_;
+  int64_t arrays_, next_, lines_, fetched_;
 };
 
 }  // namespace
@@ -151,7 +157,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     return Operation(next.operation) == Operation::canonicalize && next.from[0] == x.to &&
            is_output(next.to) && !is_output(x.to);
   };
-  Ahead ahead(code.instruction_count);
+  constexpr int64_t kPieces = 4, kLong = 32;  // pieces and cost of a long instruction
+  Ahead ahead(code.cost());
   for (; begin < end; begin += code.block) {
     const int64_t count = std::min(code.block, end - begin);
     const bool in_place = count == whole(count);
@@ -180,11 +187,16 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         ahead.add(to[inputs + i] + count, following * 4, true);
       }
     }
+    for (int64_t i = 0; i < code.soon_count; ++i) {
+      const Soon& soon = code.soon[i];
+      ahead.add(soon.data + begin * soon.bytes, count * soon.bytes, soon.writes, false);
+    }
     Operand terms[kMostTerms];
-    int64_t held = 0;
-    for (int64_t i = 0; i < code.instruction_count; ++i, ahead.fetch(i - 1)) {
+    int64_t held = 0, done = 0, here = 0;
+    for (int64_t i = 0; i < code.instruction_count; ++i, ahead.fetch(done += here)) {
       const Instruction& x = code.instructions[i];
       const auto operation = Operation(x.operation);
+      here = cost(operation);
       Operand &a = at[x.from[0]], b = at[x.from[1]], c = at[x.from[2]], &result = at[x.to];
       if (operation == Operation::hold) {
         terms[held++] = a;
@@ -213,7 +225,17 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         continue;
       }
       int32_t* const there = to[made_canonical(i) ? code.instructions[i + 1].to : x.to];
-      set.apply(operation, whole(count), a, b, c, there);
+      // A long instruction piece by piece, and some lines after each.
+      const int64_t all = whole(count);
+      const int64_t piece = here < kLong || !ahead.any() ? all : whole(blocks_of(all, kPieces));
+      const auto from = [](Operand x, int64_t at) {
+        return Operand{x.at + (x.same ? 0 : at), x.same};
+      };
+      for (int64_t at = 0, before = done; at < all; at += piece, before += here / kPieces) {
+        ahead.fetch(before);
+        set.apply(operation, std::min(piece, all - at), from(a, at), from(b, at), from(c, at),
+                  there + at);
+      }
       result = {there, false};
     }
     for (int64_t i = 0; i < outputs; ++i) {

@@ -28,6 +28,10 @@ namespace repjax {
 constexpr int64_t kBlock = 1024;  // elements of a register, at most
 constexpr int64_t kInCache = 8;   // registers of so many elements that the L1 cache holds
 
+constexpr int64_t bytes_of(Storage storage) {
+  return storage == kWord ? 4 : storage == kHalf ? 2 : 1;
+}
+
 struct Input {
   const void* data;
   Storage storage;
@@ -67,6 +71,13 @@ struct Constant {
   int64_t to, bits;
 };
 
+// An array, from its first element on, some of which are brought into the cache meanwhile.
+struct Soon {
+  const char* data;
+  int64_t bytes;  // of an element
+  bool writes;
+};
+
 struct Instruction {
   int64_t operation, to, from[3];
 };
@@ -79,6 +90,8 @@ struct Bytecode {
   const Instruction* instructions;
   int64_t block = kBlock;  // elements that are computed together
   int64_t until = 0;       // the elements that the calls after this one go on to, if any
+  const Soon* soon = nullptr;  // what other bytecode reads and writes next, as many elements
+  int64_t soon_count = 0;
 
   // What an element takes, in additions.
   int64_t cost() const {

@@ -236,7 +236,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Span<const
     return ffi::Error::InvalidArgument("sizes: expected those of the array, [outer, n, inner]");
   }
   if (count == 0) return ffi::Error::Success();
-  const Call call = {instruction_set().exact, x.typed_data(), out->typed_data(), sizes[0], sizes[1],
+  const Call call = {instruction_set().exact, x.typed_data(), written(out), sizes[0], sizes[1],
                      sizes[2], reverse != 0, slack, odd != 0, &pool};
   std::vector<char> unsure(call.axes());
   const int64_t threads = useful_threads(&pool, count, kThread);

@@ -433,7 +433,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   const int64_t a_count = lhs.element_count(), b_count = rhs.element_count();
   const Exact& set = instruction_set().exact;
   auto for_each = [&](auto run) {
-    return for_problems(a, a_count, b, b_count, problems, out->typed_data(), out->element_count(),
+    return for_problems(a, a_count, b, b_count, problems, written(out), out->element_count(),
                         run);
   };
   // The windows of a convolution share elements, which are not to be widened for each.

@@ -86,7 +86,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }
   for (size_t i = 0; i < rets.size(); ++i) {
-    results.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+    results.push_back(written(*rets.get<ffi::AnyBuffer>(i)));
   }
   return elementwise(&pool, operands.data(), operands.size(), results.data(), results.size(),
                      encoded);

@@ -420,7 +420,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   or_zero(e);
   or_zero(f);
 
-  float* to = out->typed_data();
+  float* to = written(out);
   auto for_each = [&](auto run) {
     return for_problems(a, a_count, b, b_count, problems, to, out_count, run);
   };

@@ -362,7 +362,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
                   ffi::Span<const int64_t> problems, int64_t raw,
                   ffi::ResultBuffer<ffi::F32> out) {
   return sequential_product(&pool, lhs.typed_data(), lhs.element_count(), rhs.typed_data(),
-                            rhs.element_count(), problems, out->typed_data(),
+                            rhs.element_count(), problems, written(out),
                             out->element_count(), raw);
 }
 

@@ -7,7 +7,8 @@
 //   one element for each row; how many pieces of bytecode (bytecode.h) come first, and how many
 //   steps
 //   of each piece that comes first: the bytecode, and the number of the array that it takes
-//   of each step: kFull, bytecode on all elements, or kOfRows, bytecode on one element for each
+//   of each step: kCanonical, and the numbers of an operand of all elements and of the array that it
+//   is when it is canonical; kFull, bytecode on all elements, or kOfRows, bytecode on one element for each
 //   row, and the numbers of the arrays of its inputs and outputs; or kReduction, which join or
 //   kOnGrid, the bits of the grid (grid_sums.h), and the numbers of the array of all elements that
 //   it takes and of the array of rows that it makes
@@ -37,9 +38,11 @@ constexpr int64_t kParts = 8;           // of the rows for a thread, some of whi
 constexpr int64_t kLine = 16;           // elements of a line of the cache
 constexpr int64_t kTogether = 1 << 13;  // elements of rows that are computed together
 
+constexpr int64_t kFetched = 1 << 16;   // elements that are not in the L2 cache anyway
+
 constexpr int64_t kOnGrid = 3;  // among the joins: an order-independent sum
 
-enum Kind : int64_t { kFull, kOfRows, kReduction };
+enum Kind : int64_t { kFull, kOfRows, kReduction, kCanonical };
 
 struct Step {
   Kind kind;
@@ -48,12 +51,30 @@ struct Step {
   int64_t join, bits, from, to;
 };
 
+// An operand or result of all elements; where it is first used behind the longest step, that fetches
+// it for the same rows, and else for the next ones.
+struct Fetched {
+  int64_t array, bytes;  // of an element
+  bool writes, of_next;
+};
+
+// Where an array is, and the element that it begins with.
+struct Place {
+  float* data;
+  int64_t origin;
+  bool in_cache;
+
+  float* at(int64_t element) const { return data + (element - origin); }
+};
+
 struct Rows {
   int64_t rows, n, full_count, row_count;
   std::vector<void*> memory;  // of arrays that are not in between
   std::vector<Step> steps;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
+  const Step* longest = nullptr;  // that of most operations, which the memory has time to overlap
+  std::vector<Fetched> fetched;
 
   int64_t cost() const {
     int64_t sum = 0;
@@ -63,8 +84,60 @@ struct Rows {
     return sum;
   }
 
+  void find_fetched(int64_t known);
   void compute(int64_t begin, int64_t end) const;
 };
+
+// Of the arrays below `known`.
+void Rows::find_fetched(int64_t known) {
+  for (const Step& step : steps) {
+    if (step.kind != kFull) continue;
+    if (!longest || step.code.cost() > longest->code.cost()) longest = &step;
+  }
+  if (!longest || rows * n < kFetched) return;
+  std::vector<bool> found(known);
+  const auto add = [&](int64_t array, int64_t bytes, bool writes, bool of_next) {
+    if (array >= known || found[array]) return;
+    found[array] = true;
+    fetched.push_back({array, bytes, writes, of_next});
+  };
+  const Input* input = inputs.data();
+  const Output* output = outputs.data();
+  for (const Step& step : steps) {
+    if (step.kind == kReduction) continue;
+    const bool of_next = &step <= longest;
+    if (step.kind == kCanonical) {
+      add(step.from, 4, false, of_next);
+      continue;
+    }
+    const Bytecode& code = step.code;
+    for (int64_t i = 0; i < code.input_count; ++i, ++input) {
+      if (step.kind == kFull && input->contiguous()) {
+        add(step.arrays[i], bytes_of(input->storage), false, of_next);
+      }
+    }
+    for (int64_t i = 0; i < code.output_count; ++i, ++output) {
+      if (step.kind == kFull) {
+        add(step.arrays[code.input_count + i], bytes_of(output->storage), true, of_next);
+      }
+    }
+  }
+}
+
+// The same numbers, made canonical: nearly always they are, and stay where they are.
+Place canonical(const Elementwise& set, const Place& from, int64_t first, int64_t count,
+                Place to) {
+  const int64_t whole = round_up(count, set.lanes);
+  const auto* x = reinterpret_cast<const int32_t*>(from.at(first));
+  if (set.are_canonical && count == whole && set.are_canonical(count, x)) {
+    return {from.data, from.origin, true};
+  }
+  auto* const y = reinterpret_cast<int32_t*>(to.data);
+  std::copy_n(x, count, y);
+  const Operand copy = {y, false};
+  set.apply(Operation::canonicalize, whole, copy, copy, copy, y);
+  return to;
+}
 
 void Rows::compute(int64_t begin, int64_t end) const {
   const IeeeArithmetic ieee;
@@ -75,27 +148,38 @@ void Rows::compute(int64_t begin, int64_t end) const {
   float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
   float* const of_rows = between + full_count * full;
   float* const partial = of_rows + row_count * row;
+  std::vector<Place> places;
+  for (void* array : memory) places.push_back({static_cast<float*>(array), 0, false});
   const int64_t known = memory.size();
-  const auto at = [&](int64_t array) -> float* {
-    if (array < known) return static_cast<float*>(memory[array]);
-    array -= known;
-    return array < full_count ? between + array * full : of_rows + (array - full_count) * row;
-  };
-  // The first element that the array has.
-  const auto origin = [&](int64_t array, int64_t first) {
-    return array < known ? 0 : array - known < full_count ? first * n : first;
-  };
+  places.resize(known + full_count + row_count);
 
   std::vector<Input> own_inputs = inputs;
   std::vector<Output> own_outputs = outputs;
+  std::vector<Soon> soon;
+  for (const Fetched& x : fetched) {
+    const char* const array = static_cast<const char*>(memory[x.array]);
+    soon.push_back({array + (x.of_next ? most * n * x.bytes : 0), x.bytes, x.writes});
+  }
   for (int64_t first = begin; first < end; first += most) {
     const int64_t last = std::min(first + most, end);
+    for (int64_t i = 0; i < full_count; ++i) {
+      places[known + i] = {between + i * full, first * n, true};
+    }
+    for (int64_t i = 0; i < row_count; ++i) {
+      places[known + full_count + i] = {of_rows + i * row, first, true};
+    }
     Input* input = own_inputs.data();
     Output* output = own_outputs.data();
     for (const Step& step : steps) {
+      if (step.kind == kCanonical) {
+        const int64_t count = (last - first) * n;
+        Place& to = places[step.to];
+        to = canonical(set.elementwise, places[step.from], first * n, count, to);
+        continue;
+      }
       if (step.kind == kReduction) {
-        const float* from = at(step.from) + (first * n - origin(step.from, first));
-        float* to = at(step.to) + (first - origin(step.to, first));
+        const float* from = places[step.from].at(first * n);
+        float* to = places[step.to].at(first);
         if (step.join == kOnGrid) {
           order_independent_rows(set.grid_sums, from, last - first, n, step.bits, to);
         } else {
@@ -108,18 +192,26 @@ void Rows::compute(int64_t begin, int64_t end) const {
       code.outputs = output;
       const int64_t* array = step.arrays;
       for (int64_t i = 0; i < code.input_count; ++i, ++input, ++array) {
-        input->data = at(*array);
-        input->origin = origin(*array, first);
-        input->in_cache = *array >= known;
+        const Place& place = places[*array];
+        input->data = place.data;
+        input->origin = place.origin;
+        input->in_cache = place.in_cache;
       }
       for (int64_t i = 0; i < code.output_count; ++i, ++output, ++array) {
-        output->data = at(*array);
-        output->origin = origin(*array, first);
-        output->in_cache = *array >= known;
+        const Place& place = places[*array];
+        output->data = place.data;
+        output->origin = place.origin;
+        output->in_cache = place.in_cache;
       }
       if (step.kind == kOfRows) {
         evaluate(code, set.elementwise, first, last);
-      } else if (n < code.block || n % code.block == 0) {
+        continue;
+      }
+      if (&step == longest) {
+        code.soon = soon.data();
+        code.soon_count = last + most <= end ? soon.size() : 0;
+      }
+      if (n < code.block || n % code.block == 0) {
         // Whole rows, or parts of one.
         if (n < code.block) code.block = code.block / n * n;
         code.until = end * n;
@@ -130,6 +222,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
         }
       }
     }
+    for (const Fetched& x : fetched) places[x.array].in_cache = true;
   }
 }
 
@@ -146,6 +239,7 @@ ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t 
     rows.memory.push_back(const_cast<void*>(operands[i]));
   }
   rows.memory.insert(rows.memory.end(), results, results + result_count);
+  const int64_t of_call = rows.memory.size();
   std::vector<std::vector<float>> made(first);
   for (std::vector<float>& array : made) {
     Input input;
@@ -159,6 +253,11 @@ ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t 
   }
   for (Step& step : rows.steps) {
     step.kind = Kind(*next++);
+    if (step.kind == kCanonical) {
+      step.from = *next++;
+      step.to = *next++;
+      continue;
+    }
     if (step.kind == kReduction) {
       step.join = *next++;
       step.bits = *next++;
@@ -177,6 +276,7 @@ ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t 
     return ffi::Error::InvalidArgument("the bytecode is for other operands");
   }
 
+  rows.find_fetched(of_call);
   const int64_t operations = rows.rows * rows.n * rows.cost();
   const int64_t threads = useful_threads(pool, operations, kThread);
   const int64_t parts = std::min(rows.rows, threads == 1 ? 1 : threads * kParts);
@@ -196,7 +296,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }
   for (size_t i = 0; i < rets.size(); ++i) {
-    results.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+    results.push_back(written(*rets.get<ffi::AnyBuffer>(i)));
   }
   return row_group(&pool, operands.data(), operands.size(), results.data(), results.size(),
                    encoded);

@@ -9,6 +9,11 @@
 #include <mutex>
 #include <utility>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 namespace repjax {
 namespace {
 
@@ -64,6 +69,17 @@ void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
   for (int64_t i = 1; i < threads && i < blocks; ++i) pool->Schedule([work] { work->run(); });
   work->run();
   work->wait();
+}
+
+void in_huge_pages(void* data, size_t bytes) {
+#if defined(__linux__)
+  constexpr size_t kLeast = 1 << 22;  // bytes that have some huge pages
+  if (bytes < kLeast) return;
+  static const uintptr_t page = sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page + page;
+  // Only a hint: where there are none, the call fails and nothing changes.
+  madvise(reinterpret_cast<void*>(begin), (bytes - page) / page * page, MADV_HUGEPAGE);
+#endif
 }
 
 }  // namespace repjax

@@ -111,6 +111,21 @@ void share_matrices(xla::ffi::ThreadPool* pool, int64_t count, double terms, Mat
   }
 }
 
+// Where memory that is about to be written is fresh, lets the system give it in huge pages: to give
+// pages of 4096 bytes one by one takes several times as long as to fill them.
+void in_huge_pages(void* data, size_t bytes);
+
+// A result, all of which is about to be written.
+template <class Buffer>
+auto* written(Buffer& result) {
+  in_huge_pages(result->untyped_data(), result->size_bytes());
+  return result->typed_data();
+}
+inline void* written(xla::ffi::Result<xla::ffi::AnyBuffer> result) {
+  in_huge_pages(result->untyped_data(), result->size_bytes());
+  return result->untyped_data();
+}
+
 // Memory of a thread that goes from call to call, since getting it takes as long as a small call,
 // and filling fresh pages twice as long as filling these; in lines of the cache.
 enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets, kBetween, kReflected };
