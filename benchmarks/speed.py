@@ -8,7 +8,8 @@ Both programs of a case are called in turns in one process; the ratio is that of
 Each case has an equal share of the minutes that are left, compiling included, and at least three
 turns.  Devices, and what is without the C++ kernels, have processes of their own.  Prints tables
 and, with --output, writes OUTPUT.md and OUTPUT.json.  --full adds GPT-2 small's shape, which takes
-some minutes more and 6 GB.
+some minutes more and 6 GB.  --busy keeps so many other processes busy meanwhile, which the results
+say under ``other work``.
 
 An interrupted run (Ctrl-C) writes what it has, and lists the rest as not run.
 
@@ -27,6 +28,7 @@ or a file is wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import gc
 import hashlib
@@ -57,6 +59,7 @@ MOST_BYTES = 1 << 24  # of a file that is read
 LEAST_TURNS, BURST = 3, 0.03  # seconds of one way, in which a short call is made again and again
 LONGEST = 6.0  # seconds of a case, if there are few
 INTERRUPTED = "interrupted before it"
+MOST_BUSY = 1024
 LIBRARIES = ("flax", "optax", "blackjax", "jraph")
 
 Row = dict[str, Any]
@@ -164,19 +167,23 @@ def elsewhere(group, cases, end: float, options: list[str]) -> Iterator[tuple[st
         yield "failed", name, f"its process ended with status {process.returncode}"
 
 
-def run(wanted: Chosen, minutes: float, options: list[str], report: Report) -> Report:
-    """Measure; what is done is shown on standard error.
+def run(
+    wanted: Chosen, minutes: float, options: list[str], report: Report, busy: int = 0
+) -> Report:
+    """Measure, beside ``busy`` other processes; what is done is shown on standard error.
 
     Whoever interrupts it gets what there is; the other cases are among those that were not run.
     """
-    watch = OtherWork()
-    try:
-        _run(wanted, minutes, options, report)
-    except KeyboardInterrupt:
-        for name in (name for _, cases in wanted for name in cases):
-            if not any(name in x for x in (report.cases, report.not_run, report.failed)):
-                report.add("not_run", name, INTERRUPTED)
-    report.environment["other work"] = watch.cores()
+    with busy_processes(busy):
+        watch = OtherWork()
+        try:
+            _run(wanted, minutes, options, report)
+        except KeyboardInterrupt:
+            for name in (name for _, cases in wanted for name in cases):
+                if not any(name in x for x in (report.cases, report.not_run, report.failed)):
+                    report.add("not_run", name, INTERRUPTED)
+        of_them = f"{busy} busy processes, " if busy else ""
+        report.environment["other work"] = of_them + watch.cores()
     return report
 
 
@@ -200,6 +207,22 @@ def _run(wanted: Chosen, minutes: float, options: list[str], report: Report) -> 
                 text = f"{value['ratio']:.2f}" if kind == "cases" else value
                 print(f"{name}: {text}", file=sys.stderr, flush=True)
                 bar.show(total - left, group.name)
+
+
+#: Computes until whoever started it has ended.
+_BUSY = "import os; p = os.getppid()\nwhile os.getppid() == p: sum(range(1 << 20))"
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """So many processes that do nothing but compute, one thread each."""
+    started = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 class OtherWork:
@@ -361,6 +384,12 @@ def _number(least: float, what: str):
     return parse
 
 
+def _count(text: str) -> int:
+    if not 0 <= (value := int(text)) <= MOST_BUSY:
+        raise ValueError(text)
+    return value
+
+
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
@@ -369,6 +398,7 @@ def _pattern(text: str) -> str:
     return text
 
 
+_count.__name__ = "number of processes"
 _pattern.__name__ = "regular expression"
 
 
@@ -384,6 +414,8 @@ def parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         "name, 'group: case', has one of these regular expressions")  # fmt: skip
     add("--list", action="store_true", help="print the names of the cases, and measure nothing")
     add("--full", action="store_true", help="GPT-2 small's shape as well")
+    add("--busy", type=_count, default=0, metavar="N", help="other processes that compute "
+        "meanwhile, one thread each (0)")  # fmt: skip
     add("--output", type=pathlib.Path, help="write OUTPUT.md and OUTPUT.json")
     add("--compare", type=pathlib.Path, metavar="BASELINE.json", help="with results from before")
     add("--tolerance", type=_number(1, "tolerance"), default=1.25, help="a ratio that is larger "
@@ -417,7 +449,7 @@ def main() -> int:
         print(f"speed.py: {error}", file=sys.stderr)
         return 2
     if report is None:
-        report = run(wanted, arguments.minutes, options, Report(information()))
+        report = run(wanted, arguments.minutes, options, Report(information()), arguments.busy)
     print(page(report))
     if arguments.output:
         try:

@@ -30,13 +30,14 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
-#: The runs of benchmarks/speed.py, of all cases and of other libraries, and that on an Intel
-#: processor with AMX.
+#: The runs of benchmarks/speed.py, of all cases and of other libraries, that on an Intel processor
+#: with AMX, and that beside other processes.
 SPEED = {
     "speed": "--minutes 6",
     "speed-libraries": "--only libraries",
 }
 SPEED_AMX = {"speed-amx": "--minutes 4"}
+SPEED_BUSY = {"speed-busy": "--busy 2 --minutes 2 --only networks recurrent"}
 #: The runs of benchmarks/exact.py, by the kernel that they are of.
 EXACT = {"AVX-512": "exact", "AMX": "exact-amx"}
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
@@ -182,11 +183,13 @@ def measured() -> str:
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])
-    for name, options in (SPEED | SPEED_AMX).items():
+    for name, options in (SPEED | SPEED_AMX | SPEED_BUSY).items():
         info = heading(name)
         command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
-        busy = float(info["other work"].removesuffix(" cores")) > 0.1
-        beside = f", {info['other work']} of other work beside it" if busy else ""
+        *busy, cores = info["other work"].split(", ")
+        others = float(cores.removesuffix(" cores")) > 0.1
+        beside = f", {cores} of other work beside it" if others and not busy else ""
+        beside += f", beside {busy[0]}" if busy else ""
         unmeasured = re.findall("^Not run:\n\n((?:- .*\n)+)", _text(name), re.M)
         if unmeasured:
             beside += f", {unmeasured[0].count(chr(10))} cases not run"
@@ -358,6 +361,11 @@ def speed_groups_amx() -> str:
     return groups_of(read("speed-amx")[0])
 
 
+def speed_groups_busy() -> str:
+    """Training steps and recurrent networks beside other processes that compute."""
+    return groups_of(read("speed-busy")[0])
+
+
 def speed_over_bars() -> str:
     """Those of them that miss their bars."""
     return over_bars(_speed())
@@ -513,7 +521,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured),
-        *(speed_groups, speed_groups_amx, speed_over_bars, scaling),
+        *(speed_groups, speed_groups_amx, speed_groups_busy, speed_over_bars, scaling),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 

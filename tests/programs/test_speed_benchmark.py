@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import pathlib
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -78,6 +82,38 @@ def test_it_measures_here_and_in_another_process(tmp_path):
     assert text == speed.page(found) and text in result.stdout
     again = command("--results", f"{output}.json", "--compare", f"{output}.json")
     assert again.returncode == 0 and "0 cases are worse by more than 1.25 times" in again.stdout
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/stat").exists(), reason="times of processes of Linux")
+def test_other_processes_are_busy_meanwhile_and_the_results_say_so(monkeypatch):
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *x: started.append(popen(*x)) or started[-1])
+
+    def measured(*arguments):
+        assert [process.poll() for process in started] == [None, None]
+        seconds = []
+        while sum(seconds) < 0.2:  # by now they have had the time of a processor
+            time.sleep(0.2)
+            ticks = [(pathlib.Path(f"/proc/{x.pid}/stat").read_text()).split()[13] for x in started]
+            seconds = [int(x) / os.sysconf("SC_CLK_TCK") for x in ticks]
+
+    monkeypatch.setattr(speed, "_run", measured)
+    found = speed.run([], 0, [], speed.Report({}), busy=2)
+    assert re.fullmatch(r"2 busy processes, \d+\.\d\d cores", found.environment["other work"])
+    assert all(process.poll() is not None for process in started)
+
+
+def test_alone_it_starts_none(monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(speed, "_run", lambda *arguments: None)
+    found = speed.run([], 0, [], speed.Report({}))
+    assert re.fullmatch(r"\d+\.\d\d cores|unknown", found.environment["other work"])
+
+
+@pytest.mark.parametrize("wrong", ["-1", "1.5", "many", "100000"])
+def test_a_wrong_number_of_busy_processes_is_refused(run, wrong):
+    status, _, err = run("--busy", wrong)
+    assert status == 2 and f"invalid number of processes value: '{wrong}'" in err
 
 
 BEFORE = {"a: one": 1.0, "a: two": 0.5, "b: three": 2.0}

@@ -77,8 +77,8 @@ def fma_chain(lhs, rhs):
     shape = tuple(n if m == 1 else m for m, n in zip(lhs.shape[1:], rhs.shape[1:], strict=True))
     zeros = lax.full(shape, 0, np.float64)
 
-    def operand(x, k):
-        x = lax.dynamic_index_in_dim(x, k, keepdims=False)
+    def operand(x, k):  # k >= 0, which XLA would not know
+        x = lax.dynamic_index_in_dim(x, k, keepdims=False, allow_negative_indices=False)
         kept = [d for d, size in enumerate(x.shape) if size == shape[d]]
         x = lax.reshape(x, [shape[d] for d in kept])
         return lax.broadcast_in_dim(canonical.to_float64(x), shape, kept)
