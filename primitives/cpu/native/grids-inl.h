@@ -22,16 +22,17 @@ template <int kAt, int kTo>
 static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
                        Along<const int32_t> others, const Along<int32_t>& to) {
   int32_t* __restrict first = to.first;
-  int32_t infinite = 0;
+  int32_t greatest = 0;
   for (; runs > 0; --runs, x += n, others.first += others.of_run, first += to.of_run) {
     const Read<kAt, int32_t> at(others);
     int32_t largest = kNone;
     for (int64_t i = 0; i < n; ++i) {
       int32_t bits;
       __builtin_memcpy(&bits, x + i, sizeof bits);
-      const int32_t field = bits >> 23 & 0xFF;
-      infinite |= field == 0xFF;
-      const int32_t here = field == 0 || field == 0xFF ? kNone : field - 127 + at[i];
+      const int32_t magnitude = bits & 0x7FFFFFFF;
+      greatest = magnitude > greatest ? magnitude : greatest;
+      const bool counts = uint32_t(magnitude) - 0x00800000 < 0x7F000000;  // normal numbers
+      const int32_t here = counts ? (magnitude >> 23) - 127 + at[i] : kNone;
       if (kTo == 0) {
         largest = here > largest ? here : largest;
       } else {
@@ -41,7 +42,7 @@ static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
     }
     if (kTo == 0 && largest > first[0]) first[0] = largest;
   }
-  return !infinite;
+  return greatest < 0x7F800000;
 }
 
 template <int kAt>
