@@ -118,8 +118,9 @@ def dot_general(lhs, rhs, *, dimension_numbers, raw=(False, False)):
     return _chains(lhs, rhs, shape, problem, raw=raw)
 
 
-def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None):
-    """``order_independent.dot_general_body`` by the kernel."""
+def order_independent_dot_general(lhs, rhs, *, dimension_numbers, precision=None, raw=None):
+    """``order_independent.dot_general_body`` by the kernel, which takes operands raw."""
+    del raw
     check_float32("dot_general", lhs, rhs)
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     return _on_grids(lhs, rhs, shape, [problem], problem, problem.sizes[3], precision)

@@ -3,9 +3,9 @@
 Parameters of a model may fill the memory.  A pass that makes them canonical would take as long as
 all that a product of a few rows does with them, and as much memory again.  But making values
 canonical commutes with moving them, so that of a table only the rows that are taken need it; and
-some kernels take operands as they come, *raw*: that of matrix products looks whether they are
-canonical as it reads them (``cpu/native/products.cc``), those of scatters and of Fourier
-transforms make them so.
+some kernels take operands as they come, *raw*: that of sequential matrix products looks whether
+they are canonical as it reads them (``cpu/native/products.cc``); those of order-independent
+products, of scatters and of Fourier transforms make them so.
 
 :func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
 need nothing of the kind: they see an input made canonical as a view
@@ -96,11 +96,11 @@ def _is_move(equation) -> bool:
 
 
 def _is_product(equation) -> bool:
-    """Whether it is a matrix product that the kernel computes of raw operands."""
+    """Whether it is a matrix product that a kernel computes of raw operands."""
     types = [v.aval.dtype for v in (*equation.invars, *equation.outvars)]
     return (
         equation.primitive is dot_general_p
-        and equation.params["contraction"] == "sequential"
+        and equation.params["contraction"] in ("sequential", "order_independent")
         and all(dtype == np.float32 for dtype in types)
     )
 

@@ -38,7 +38,7 @@ _SPREADING = frozenset(("broadcast_in_dim", "real", "imag"))
 def _ends_canonical(equation, operand_is_canonical: bool) -> bool:
     """Whether the kernel of an equation gives its result one NaN, if there is one."""
     if equation.primitive in _PRODUCTS:
-        return equation.params["contraction"] == "sequential"
+        return equation.params["contraction"] in ("sequential", "order_independent")
     if equation.primitive is fourier_p:
         return True
     return equation.primitive in _SCATTERS and operand_is_canonical  # of rows without updates

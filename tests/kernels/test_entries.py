@@ -14,12 +14,14 @@ from helpers.instruction_sets import each_instruction_set
 from helpers.products import DATA, DOTS, MATRIX, run
 from repjax.primitives.cpu import library, products
 from repjax.primitives.fusion import entries, exits
+from repjax.primitives.operations.products import order_independent
 from repjax.verify.reference.values import canonical
 
 pytestmark = pytest.mark.skipif(
     not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
 )
 
+CONTRACTIONS = ["sequential", "order_independent"]
 RAW = [(True, False), (False, True), (True, True)]
 
 
@@ -92,6 +94,49 @@ def test_all_dimension_numbers(name):
     expected = run(products.dot_general, canonical(lhs), canonical(rhs), dimension_numbers=numbers)
     actual = run(products.dot_general, lhs, rhs, dimension_numbers=numbers, raw=(True, True))
     assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 257, 70), (65, 990, 300), (300, 70, 33), (1, 3, 1)])
+@pytest.mark.parametrize("precision", [None, (lax.Precision.HIGHEST,) * 2])
+def test_order_independent_products_make_operands_canonical(shape, precision):
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    for subnormal in (0, 0.3):
+        lhs, rhs = raw_data(rng, (m, k), subnormal), raw_data(rng, (k, n), subnormal)
+        rhs *= np.ldexp(np.float32(1), rng.integers(-60, 60, (k, 1)))
+        options = {"dimension_numbers": MATRIX, "precision": precision}
+        for infinite in (0, np.inf, np.uint32(0xFFC00001).view(np.float32)):
+            lhs[m // 2, k // 2] = infinite or lhs[m // 2, k // 2]
+            product = order_independent.dot_general_body
+            expected = run(product, canonical(lhs), canonical(rhs), **options)
+            for _ in each_instruction_set():
+                for stored in ((lhs, rhs), (np.asfortranarray(lhs), np.asfortranarray(rhs))):
+                    actual = run(products.order_independent_dot_general, *stored, **options)
+                    assert_same_bits(actual, expected)
+
+
+def test_a_subnormal_is_zero_beside_small_terms():
+    """Taken for what it is, it would be the largest term by far."""
+    lhs, rhs = np.zeros((20, 300), np.float32), np.ones((300, 70), np.float32)
+    lhs[:, 0], lhs[:, 7], rhs[0], rhs[7] = 1, 2.0**-130, 2.0**-100, 2.0**100
+    for x, y in ((lhs, rhs), (rhs.T, lhs.T)):
+        expected = canonical(x) @ canonical(y)
+        assert (x.astype(float) @ y != expected).all()
+        for _ in each_instruction_set():
+            actual = run(products.order_independent_dot_general, x, y, dimension_numbers=MATRIX)
+            assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("terms", [479, 480, 481, 1000])
+def test_largest_sums_of_words(terms):
+    """Of integers whose digits are the largest: 2**22, and the one whose lower digit is -2**10."""
+    for numbers in ([2 - 2.0**-23], [2 - 2.0**-11], [2 - 2.0**-11, -2 + 2.0**-23]):
+        lhs = np.resize(np.float32(numbers), (30, terms))
+        rhs = np.ascontiguousarray(np.resize(np.float32(numbers), (70, terms)).T)
+        expected = run(order_independent.dot_general_body, lhs, rhs, dimension_numbers=MATRIX)
+        for _ in each_instruction_set():
+            actual = run(products.order_independent_dot_general, lhs, rhs, dimension_numbers=MATRIX)
+            assert_same_bits(actual, expected)
 
 
 # --- programs -----------------------------------------------------------------------------
@@ -176,22 +221,24 @@ def arguments():
     return *(raw_data(rng, shape) for shape in shapes), np.array([1, 299, 7])
 
 
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_programs(program, monkeypatch):
+def test_programs(program, contraction, monkeypatch):
     w, table, x, at = arguments()
-    function = repjax.reproducible(lambda *xs: program(*xs))
+    function = repjax.reproducible(lambda *xs: program(*xs), contraction=contraction)
     of_raw = jax.tree.leaves(function(w, table, x, at))
     of_canonical = jax.tree.leaves(function(*map(canonical, (w, table, x)), at))
-    with repjax.enabled():
+    with repjax.enabled(contraction=contraction):
         switched = jax.tree.leaves(jax.jit(lambda *xs: program(*xs))(w, table, x, at))
     monkeypatch.setattr(library, "available", lambda: False)
-    without = jax.tree.leaves(repjax.reproducible(lambda *xs: program(*xs))(w, table, x, at))
+    function = repjax.reproducible(lambda *xs: program(*xs), contraction=contraction)
+    without = jax.tree.leaves(function(w, table, x, at))
     for results in (of_canonical, switched, without):
         for actual, expected in zip(of_raw, results, strict=True):
             assert_same_bits(actual, expected)
 
 
-def passes(program, *args) -> int:
+def passes(program, *args, **options) -> int:
     """How many large arrays of a program are made canonical in a pass, loops' bodies included."""
 
     def is_pass(equation) -> bool:
@@ -209,15 +256,17 @@ def passes(program, *args) -> int:
             found += sum(count(getattr(x, "jaxpr", x)) for x in inner if hasattr(x, "eqns"))
         return found
 
-    return count(jax.make_jaxpr(repjax.reproducible(lambda *xs: program(*xs)))(*args).jaxpr)
+    function = repjax.reproducible(lambda *xs: program(*xs), **options)
+    return count(jax.make_jaxpr(function)(*args).jaxpr)
 
 
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
 @pytest.mark.parametrize("program", [layers, scanned, while_loop, branches, nested])
-def test_no_input_is_copied(program, monkeypatch):
+def test_no_input_is_copied(program, contraction, monkeypatch):
     args = arguments()
-    assert passes(program, *args) == 0
+    assert passes(program, *args, contraction=contraction) == 0
     monkeypatch.setattr(entries, "SMALL", 1 << 30)  # all inputs are
-    assert passes(program, *args) > 0
+    assert passes(program, *args, contraction=contraction) > 0
 
 
 def results_of_kernels(w, table, x, at):
@@ -227,22 +276,25 @@ def results_of_kernels(w, table, x, at):
     return product, product.T[::2], total, (jnp.tanh(product) @ w).sum()
 
 
-def test_no_result_of_a_kernel_is_copied(monkeypatch):
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+def test_no_result_of_a_kernel_is_copied(contraction, monkeypatch):
     args = arguments()
-    assert passes(results_of_kernels, *args) == 0
+    assert passes(results_of_kernels, *args, contraction=contraction) == 0
     monkeypatch.setattr(exits, "_ends_canonical", lambda *_: False)
-    assert passes(results_of_kernels, *args) > 0
+    assert passes(results_of_kernels, *args, contraction=contraction) > 0
 
 
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
 @pytest.mark.parametrize("kernel", [True, False])
-def test_results_have_one_nan(kernel, monkeypatch):
+def test_results_have_one_nan(kernel, contraction, monkeypatch):
     """Where there is a kernel, and where what has been planned for one is compiled without."""
     w, table, x, at = arguments()
     table[::97, 0] = np.inf
     table[1::97, 0] = -np.inf
     table[2, 0] = np.uint32(0xFFFFFFFF).view(np.float32)
     w[0, ::2] = 0
-    traced = repjax.reproducible(lambda *xs: results_of_kernels(*xs)).trace(w, table, x, at)
+    function = repjax.reproducible(lambda *xs: results_of_kernels(*xs), contraction=contraction)
+    traced = function.trace(w, table, x, at)
     if not kernel:
         monkeypatch.setattr(library, "serves", lambda: False)
     results = traced.lower().compile()(w, table, x, at)

@@ -418,9 +418,11 @@ void run_problem(Problem p, Wide wide, const Exact& set, Options options, ffi::T
   // Digits are made again for each block, so that blocks are large if there are enough of them.
   const bool large = by_digits && double(p.g.size) * p.m.size * p.n.size >=
                                       double(pool->num_threads()) * kRows * kColumns;
-  for_blocks(p, pool, kRows, large ? kRows : by_digits ? kLeastRows * 2 : kLeastRows,
+  const Blocks blocks =
+      divide(p, pool, kRows, large ? kRows : by_digits ? kLeastRows * 2 : kLeastRows,
              by_digits ? digits->rows : kTileRows, large ? 2 * kColumns : kColumns,
-             large ? kColumns : set.lanes * set.vectors,
+             large ? kColumns : set.lanes * set.vectors);
+  for_blocks(p, pool, blocks,
              [&, wide](auto... block) { run_block(p, wide, set, options, block...); });
 }
 

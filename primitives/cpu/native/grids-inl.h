@@ -22,16 +22,31 @@ template <int kAt, int kTo>
 static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
                        Along<const int32_t> others, const Along<int32_t>& to) {
   int32_t* __restrict first = to.first;
-  int32_t infinite = 0;
+  int32_t greatest = 0;
   for (; runs > 0; --runs, x += n, others.first += others.of_run, first += to.of_run) {
     const Read<kAt, int32_t> at(others);
     int32_t largest = kNone;
+    if (kAt == 0 && kTo == 0) {  // that of the largest magnitude, if all are finite
+      int32_t magnitude = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        int32_t bits;
+        __builtin_memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7FFFFFFF;
+        magnitude = bits > magnitude ? bits : magnitude;
+      }
+      if (magnitude < 0x7F800000) {
+        largest = magnitude < 0x00800000 ? kNone : (magnitude >> 23) - 127 + at[0];
+        if (largest > first[0]) first[0] = largest;
+        continue;
+      }
+    }
     for (int64_t i = 0; i < n; ++i) {
       int32_t bits;
       __builtin_memcpy(&bits, x + i, sizeof bits);
-      const int32_t field = bits >> 23 & 0xFF;
-      infinite |= field == 0xFF;
-      const int32_t here = field == 0 || field == 0xFF ? kNone : field - 127 + at[i];
+      const int32_t magnitude = bits & 0x7FFFFFFF;
+      greatest = magnitude > greatest ? magnitude : greatest;
+      const bool counts = uint32_t(magnitude) - 0x00800000 < 0x7F000000;  // normal numbers
+      const int32_t here = counts ? (magnitude >> 23) - 127 + at[i] : kNone;
       if (kTo == 0) {
         largest = here > largest ? here : largest;
       } else {
@@ -41,13 +56,97 @@ static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
     }
     if (kTo == 0 && largest > first[0]) first[0] = largest;
   }
-  return !infinite;
+  return greatest < 0x7F800000;
+}
+
+typedef int32_t Words __attribute__((vector_size(64)));
+constexpr int64_t kWords = sizeof(Words) / sizeof(int32_t);
+
+static inline Words words_at(const void* x) {
+  Words words;
+  __builtin_memcpy(&words, x, sizeof words);
+  return words;
+}
+
+static inline Words larger(Words x, Words y) { return x > y ? x : y; }
+
+// E + at of numbers of these magnitudes, kNone of what does not count.
+static inline Words exponents(Words magnitude, Words at) {
+  typedef uint32_t Unsigned __attribute__((vector_size(64)));
+  const auto counts = (Unsigned)magnitude - 0x00800000 < 0x7F000000;
+  return counts ? (magnitude >> 23) - 127 + at : Words{} + kNone;
+}
+
+static inline int32_t largest_word(Words x) {
+  int32_t largest = x[0];
+  for (int i = 1; i < kWords; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+// largest_of where others and results lie as in a matrix: results that are those of the rows, of
+// elements with others that lie together, or those of columns, of rows with one other each.
+static bool largest_of_rows(const float* x, int64_t runs, int64_t n, Along<const int32_t> others,
+                            const Along<int32_t>& to) {
+  const int64_t whole = n / kWords * kWords;
+  Words greatest = {};
+  bool finite = true;
+  int32_t* first = to.first;
+  for (; runs > 0; --runs, x += n, others.first += others.of_run, first += to.of_run) {
+    Words largest = Words{} + kNone, of_run = {};
+    for (int64_t i = 0; i < whole; i += kWords) {
+      const Words magnitude = words_at(x + i) & 0x7FFFFFFF;
+      of_run = larger(of_run, magnitude);
+      largest = larger(largest, exponents(magnitude, words_at(others.first + i)));
+    }
+    greatest = larger(greatest, of_run);
+    const int32_t here = largest_word(largest);
+    first[0] = here > first[0] ? here : first[0];
+    Along<const int32_t> rest = others;
+    rest.first += whole;
+    finite &= largest_of<1, 0>(x + whole, 1, n - whole, rest, {first, 0, nullptr, 0});
+  }
+  return finite && largest_word(greatest) < 0x7F800000;
+}
+
+static bool largest_of_columns(const float* x, int64_t runs, int64_t n,
+                               Along<const int32_t> others, const Along<int32_t>& to) {
+  constexpr int64_t kTogether = 8;  // rows, for which results stay in registers
+  constexpr int kVectors = 4;
+  const int64_t whole = n / (kVectors * kWords) * (kVectors * kWords);
+  Words greatest = {};
+  bool finite = true;
+  for (; runs > 0; runs -= kTogether, x += kTogether * n) {
+    const int64_t rows = runs < kTogether ? runs : kTogether;
+    for (int64_t j = 0; j < whole; j += kVectors * kWords) {
+      Words largest[kVectors], of_block = {};
+      for (int v = 0; v < kVectors; ++v) largest[v] = words_at(to.first + j + v * kWords);
+      for (int64_t i = 0; i < rows; ++i) {
+        const Words at = Words{} + others.first[i * others.of_run];
+        for (int v = 0; v < kVectors; ++v) {
+          const Words magnitude = words_at(x + i * n + j + v * kWords) & 0x7FFFFFFF;
+          of_block = larger(of_block, magnitude);
+          largest[v] = larger(largest[v], exponents(magnitude, at));
+        }
+      }
+      greatest = larger(greatest, of_block);
+      for (int v = 0; v < kVectors; ++v) {
+        __builtin_memcpy(to.first + j + v * kWords, &largest[v], sizeof(Words));
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i, others.first += others.of_run) {
+      finite &= largest_of<0, 1>(x + i * n + whole, 1, n - whole, others,
+                                 {to.first + whole, 1, nullptr, 0});
+    }
+  }
+  return finite && largest_word(greatest) < 0x7F800000;
 }
 
 template <int kAt>
 static bool largest_at(const float* x, int64_t runs, int64_t n, const Along<const int32_t>& at,
                        const Along<int32_t>& to) {
   if (to.offsets) return largest_of<kAt, -1>(x, runs, n, at, to);
+  if (kAt == 1 && to.step == 0) return largest_of_rows(x, runs, n, at, to);
+  if (kAt == 0 && to.step == 1 && to.of_run == 0) return largest_of_columns(x, runs, n, at, to);
   return to.step == 0 ? largest_of<kAt, 0>(x, runs, n, at, to)
                       : largest_of<kAt, 1>(x, runs, n, at, to);
 }

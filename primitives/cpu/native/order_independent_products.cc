@@ -162,11 +162,94 @@ struct Scales {
   }
 };
 
+// Where elements of rows, columns or terms are, and their scales.
+template <class Scale>
+struct Places {
+  std::vector<int64_t> at;
+  std::vector<Scale> scales;
+
+  Places(const Problem& p, const Dimension& d, int array, const Scale* scales_of_all, int exponents,
+         int64_t g, int64_t begin, int64_t count)
+      : at(count), scales(count) {
+    d.offsets(exponents, begin, count, at.data());
+    scales_of_all += p.g.offset(exponents, g);
+    for (int64_t i = 0; i < count; ++i) scales[i] = scales_of_all[at[i]];
+    d.offsets(array, begin, count, at.data());
+  }
+};
+
+// The most terms of a block, of parts of equal sizes.
+template <class Element>
+int64_t terms_of(const Problem& p, const IntegerProducts<Element>& set, int64_t t) {
+  const bool is_double = std::is_same_v<Element, double>;
+  const int64_t most = is_double && t > kBits ? kTerms30 : set.terms;
+  if (is_double || p.k.size <= most) return std::min(most, p.k.size);
+  return round_up(blocks_of(p.k.size, blocks_of(p.k.size, most)), set.step);
+}
+
+// How many elements the integers of a row of the left operand have, and those of a panel of the
+// right one.
+template <class Element>
+int64_t left_row_of(const IntegerProducts<Element>& set, int64_t terms) {
+  return set.planes * round_up(terms, set.step);
+}
+template <class Element>
+int64_t panel_of(const IntegerProducts<Element>& set, int64_t terms) {
+  return left_row_of(set, terms) * set.lanes * set.vectors;
+}
+
+// Rounds `rows` of the left operand from i0 on.
+template <class Element, class Scale>
+void split_left(const IntegerProducts<Element>& set, const float* lhs, const Places<Scale>& m,
+                int64_t i0, int64_t rows, const Places<Scale>& k, int64_t left_row, Element* to) {
+  const int64_t terms = k.at.size();
+  Panel<Scale> from = {lhs + k.at[0], &m.at[i0], rows, terms, &m.scales[i0], k.scales.data()};
+  std::vector<int64_t> staged_m;
+  if (!contiguous(k.at.data(), terms)) {
+    float* const staged = scratch<kStaged, float>(rows * terms);
+    instruction_set().floats.pack[false](lhs, &m.at[i0], rows, k.at.data(), terms, staged, terms);
+    for (int64_t i = 0; i < rows; ++i) staged_m.push_back(i * terms);
+    from.x = staged;
+    from.at = staged_m.data();
+  }
+  set.left(from, to, left_row);
+}
+
+// Rounds the columns of a panel of the right operand from j0 on.
+template <class Element, class Scale>
+void split_right(const IntegerProducts<Element>& set, const float* rhs, const Places<Scale>& k,
+                 const Places<Scale>& n, int64_t j0, Part part, Element* to) {
+  const int64_t width = set.lanes * set.vectors, terms = k.at.size();
+  const int64_t here = std::min<int64_t>(width, n.at.size() - j0), whole = round_up(here, set.lanes);
+  Panel<Scale> from = {rhs + n.at[j0], k.at.data(), terms, whole, k.scales.data(), &n.scales[j0]};
+  std::vector<int64_t> staged_k;
+  std::vector<Scale> staged_scales;
+  if (here != whole) {
+    staged_scales.assign(from.column, from.column + here);
+    staged_scales.resize(whole);
+    from.column = staged_scales.data();
+  }
+  if (here != whole || !contiguous(&n.at[j0], here)) {
+    float* const staged = scratch<kStaged, float>(width * terms);
+    instruction_set().floats.pack[false](rhs, k.at.data(), terms, &n.at[j0], here, staged, width);
+    for (int64_t i = 0; i < terms; ++i) staged_k.push_back(i * width);
+    from.x = staged;
+    from.at = staged_k.data();
+  }
+  set.right(from, part, to, width);
+}
+
+// The integers of whole operands: of each g and block of terms, all rows, and all panels.
+template <class Element>
+struct Whole {
+  const Element *left = nullptr, *right = nullptr;
+};
+
 // The results out[g, m0 : m1, n0 : n1], from integers of t bits; `integers` are those of lhs, or
 // null.  Elements that are not finite have any integers, which only enter results that are
 // replaced.
 template <class Element>
-void run_block(const Problem& p, const Element* integers,
+void run_block(const Problem& p, const Element* integers, const Whole<Element>& whole,
                const Scales<typename IntegerProducts<Element>::Scale>& scales,
                const IntegerProducts<Element>& set, int64_t t, int64_t g, int64_t m0, int64_t m1,
                int64_t n0, int64_t n1) {
@@ -183,13 +266,8 @@ void run_block(const Problem& p, const Element* integers,
   const int64_t width = set.lanes * set.vectors;
   const int64_t rows = m1 - m0, columns = n1 - n0;
   const int64_t panels = blocks_of(columns, width), row = panels * width;
-  const int64_t terms = std::min(is_split ? kTerms30 : set.terms, p.k.size);
-  std::vector<int64_t> lhs_m(rows), out_m(rows), rhs_n(columns), out_n(columns);
-  std::vector<int64_t> lhs_k(terms), rhs_k(terms), packed_k(terms), strip_k(terms);
-  std::vector<int64_t> strip_m(set.strip);
-  p.m.offsets(kLhs, m0, rows, lhs_m.data());
+  std::vector<int64_t> out_m(rows), out_n(columns);
   p.m.offsets(kOut, m0, rows, out_m.data());
-  p.n.offsets(kRhs, n0, columns, rhs_n.data());
   p.n.offsets(kOut, n0, columns, out_n.data());
   if (p.k.size == 0) {
     const bool together = contiguous(out_n.data(), columns);
@@ -199,25 +277,15 @@ void run_block(const Problem& p, const Element* integers,
     }
     return;
   }
+  const int64_t terms = terms_of(p, set, t);
+  const int64_t left_row = left_row_of(set, terms), panel = panel_of(set, terms);
+  std::vector<int64_t> packed_k(terms), strip_k(terms);
   for (int64_t k = 0; k < terms; ++k) packed_k[k] = k * width, strip_k[k] = k;
-  for (int64_t i = 0; i < set.strip; ++i) strip_m[i] = i * terms;
-  // The sizes of a row of the left operand and of a panel of the right one.
-  const int64_t left_row = set.planes * round_up(terms, set.step);
-  const int64_t panel = left_row * width;
 
-  std::vector<int64_t> at(std::max({rows, columns, terms}));
-  auto gather = [&](const auto* from, const Dimension& d, int of, int64_t begin, int64_t count,
-                    auto* to) {
-    from += p.g.offset(of, g);
-    d.offsets(of, begin, count, at.data());
-    for (int64_t i = 0; i < count; ++i) to[i] = from[at[i]];
-  };
-  std::vector<Scale> row_scales(rows), column_scales(row), left_scales(terms), right_scales(terms);
-  std::vector<double> out_rows(rows), out_columns(columns);
-  gather(scales.rows, p.m, kOfRows, m0, rows, row_scales.data());
-  gather(scales.columns, p.n, kOfColumns, n0, columns, column_scales.data());
-  gather(scales.out_rows, p.m, kOfRows, m0, rows, out_rows.data());
-  gather(scales.out_columns, p.n, kOfColumns, n0, columns, out_columns.data());
+  const Places<Scale> in_m(p, p.m, kLhs, scales.rows, kOfRows, g, m0, rows);
+  const Places<Scale> in_n(p, p.n, kRhs, scales.columns, kOfColumns, g, n0, columns);
+  const Places<double> out_rows(p, p.m, kOut, scales.out_rows, kOfRows, g, m0, rows);
+  const Places<double> out_columns(p, p.n, kOut, scales.out_columns, kOfColumns, g, n0, columns);
 
   const int64_t sums = rows * row;
   int64_t* const low = scratch<kSums, int64_t>((is_long ? 4 : two_words ? 2 : 1) * sums);
@@ -226,58 +294,49 @@ void run_block(const Problem& p, const Element* integers,
   if (is_long) std::fill_n(words, 2 * sums, 0);
   const std::pair<Part, int64_t*> parts[] = {{is_split ? Part::kLow : Part::kWhole, low},
                                              {Part::kHigh, high}};
-  Element* const right = scratch<kRight, Element>((is_split ? 2 : 1) * panels * panel);
-  Element* const left = scratch<kLeft, Element>(set.strip * left_row);
-  float* const staged = scratch<kStaged, float>(std::max(width, set.strip) * terms);
+  Element* const mine = whole.right ? nullptr
+                                    : scratch<kRight, Element>((is_split ? 2 : 1) * panels * panel);
+  Element* const strip = whole.left ? nullptr : scratch<kLeft, Element>(set.strip * left_row);
+  const Element *right = mine, *left = strip;
 
+  const IeeeArithmetic flushing(true);
   const During during(set.begin, set.end);
   bool first = true;
-  for (int64_t k0 = 0; k0 < p.k.size; k0 += terms) {
+  int64_t block = g * blocks_of(p.k.size, terms);
+  for (int64_t k0 = 0; k0 < p.k.size; k0 += terms, ++block) {
     const int64_t here_k = std::min(terms, p.k.size - k0);
-    p.k.offsets(kLhs, k0, here_k, lhs_k.data());
-    p.k.offsets(kRhs, k0, here_k, rhs_k.data());
-    gather(scales.terms_of_rows, p.k, kOfTerms, k0, here_k, left_scales.data());
-    gather(scales.terms_of_columns, p.k, kOfTerms, k0, here_k, right_scales.data());
-    auto vectors = [&](int64_t j) {
-      return blocks_of(std::min(width, columns - j * width), set.lanes);
-    };
-    for (int64_t j = 0; j < panels; ++j) {
-      const int64_t* n = &rhs_n[j * width];
-      const int64_t here = std::min(width, columns - j * width);
-      Panel<Scale> from = {rhs + n[0], rhs_k.data(), here_k, vectors(j) * set.lanes,
-                           right_scales.data(), &column_scales[j * width]};
-      if (here != from.columns || !contiguous(n, here)) {
-        functions.floats.pack[false](rhs, rhs_k.data(), here_k, n, here, staged, width);
-        from.x = staged;
-        from.at = packed_k.data();
-      }
-      for (int i = 0; i <= is_split; ++i) {
-        set.right(from, parts[i].first, right + (i * panels + j) * panel, width);
+    const Places<Scale> lhs_k(p, p.k, kLhs, scales.terms_of_rows, kOfTerms, g, k0, here_k);
+    if (whole.right) {
+      right = whole.right + (block * blocks_of(p.n.size, width) + n0 / width) * panel;
+    } else {
+      const Places<Scale> rhs_k(p, p.k, kRhs, scales.terms_of_columns, kOfTerms, g, k0, here_k);
+      for (int64_t j = 0; j < panels; ++j) {
+        for (int i = 0; i <= is_split; ++i) {
+          split_right(set, rhs, rhs_k, in_n, j * width, parts[i].first,
+                      mine + (i * panels + j) * panel);
+        }
       }
     }
-    const bool along = contiguous(lhs_k.data(), here_k);
     for (int64_t i0 = 0; i0 < rows; i0 += set.strip) {
       const int64_t here_m = std::min(set.strip, rows - i0);
-      Panel<Scale> from = {lhs + lhs_k[0], &lhs_m[i0], here_m, here_k, &row_scales[i0],
-                           left_scales.data()};
-      if (!along && !integers) {
-        functions.floats.pack[false](lhs, &lhs_m[i0], here_m, lhs_k.data(), here_k, staged, terms);
-        from.x = staged;
-        from.at = strip_m.data();
+      if (whole.left) {
+        left = whole.left + (block * p.m.size + m0 + i0) * left_row;
+      } else if (!integers) {
+        split_left(set, lhs, in_m, i0, here_m, lhs_k, left_row, strip);
       }
-      if (!integers) set.left(from, left, left_row);
       for (int64_t j = 0; j < panels; ++j) {
+        const int64_t vectors = blocks_of(std::min(width, columns - j * width), set.lanes);
         for (int part = 0; part <= is_split; ++part) {
           for (int64_t i = 0; i < here_m;) {
-            const Tile<Element, int64_t> tile = set.tile_for(vectors(j), here_m - i);
+            const Tile<Element, int64_t> tile = set.tile_for(vectors, here_m - i);
             const Element* x[16];
             int64_t* to[32] = {};
             for (int r = 0; r < tile.rows; ++r) {
-              x[r] = integers ? integers + lhs_m[i0 + i + r] : left + (i + r) * left_row;
+              x[r] = integers ? integers + in_m.at[i0 + i + r] : left + (i + r) * left_row;
               to[r] = parts[part].second + (i0 + i + r) * row + j * width;
               if (kWhole && two_words) to[16 + r] = to[r] + sums;
             }
-            tile.run(here_k, x, integers ? lhs_k.data() : strip_k.data(),
+            tile.run(here_k, x, integers ? lhs_k.at.data() : strip_k.data(),
                      right + (part * panels + j) * panel, packed_k.data(), to, first, false);
             i += tile.rows;
           }
@@ -300,7 +359,7 @@ void run_block(const Problem& p, const Element* integers,
       to[i] = direct ? out + out_m[i0 + i] + out_n[0] : results + i * columns;
     }
     const Sum here = {high ? total.high + i0 * row : nullptr, total.low + i0 * row, total.shift};
-    functions.grids.scale(here, row, here_m, columns, &out_rows[i0], out_columns.data(), to);
+    functions.grids.scale(here, row, here_m, columns, &out_rows.scales[i0], out_columns.scales.data(), to);
     for (int64_t j = 0; !direct && j < columns; ++j) {
       for (int64_t i = 0; i < here_m; ++i) {
         out[out_m[i0 + i] + out_n[j]] = results[i * columns + j];
@@ -318,6 +377,76 @@ double cost(const Problem& p, bool rounded, int64_t lanes) {
          k * n * packing(p.n, kRhs) + m * n * (p.n.stride(kOut) == 1 ? 0.2 : 1.5);
 }
 
+// Memory of a call that the next one may have.
+struct Memory {
+  std::unique_ptr<char[]> bytes;
+  int64_t size = 0;
+
+  template <class Element>
+  Element* as() const {
+    constexpr uintptr_t kLine = 64;
+    char* const at = bytes.get();
+    return reinterpret_cast<Element*>(at + (kLine - reinterpret_cast<uintptr_t>(at) % kLine));
+  }
+};
+
+constexpr int64_t kKept = 1 << 26;
+std::mutex kept_mutex;
+Memory kept;
+
+Memory take_memory(int64_t size) {
+  size += 64;  // for its first line
+  std::lock_guard<std::mutex> lock(kept_mutex);
+  if (kept.size >= size) return std::exchange(kept, {});
+  return {std::unique_ptr<char[]>(new char[size]), size};
+}
+
+void keep(Memory memory) {
+  std::lock_guard<std::mutex> lock(kept_mutex);
+  if (memory.size <= kKept && memory.size > kept.size) kept = std::move(memory);
+}
+
+// Rounds whole operands, where blocks share them: each would else round what it needs.  Returns the
+// memory that they are in.
+template <class Element>
+Memory split_all(const Problem& p, const Blocks& blocks,
+                 const Scales<typename IntegerProducts<Element>::Scale>& scales,
+                 const IntegerProducts<Element>& set, int64_t t, ffi::ThreadPool* pool,
+                 Whole<Element>& whole) {
+  typedef typename IntegerProducts<Element>::Scale Scale;
+  const int64_t terms = terms_of(p, set, t), width = set.lanes * set.vectors;
+  const int64_t parts = p.g.size * blocks_of(p.k.size, terms), panels = blocks_of(p.n.size, width);
+  const int64_t left_row = left_row_of(set, terms), panel = panel_of(set, terms);
+  const int64_t of_left = parts * p.m.size * left_row, of_right = parts * panels * panel;
+  Memory memory = take_memory((of_left + of_right) * sizeof(Element));
+  Element* const left = memory.as<Element>();
+  Element* const right = left + of_left;
+  whole = {left, right};
+
+  const int64_t together = 2 * set.strip, strips = blocks_of(p.m.size, together);
+  in_parallel(pool, blocks.threads, parts * (panels + strips), [=, &p, &scales, &set](int64_t i) {
+    const IeeeArithmetic flushing(true);
+    const int64_t part = i / (panels + strips), at = i % (panels + strips);
+    const int64_t of_g = blocks_of(p.k.size, terms);
+    const int64_t g = part / of_g, k0 = part % of_g * terms;
+    const int64_t here_k = std::min(terms, p.k.size - k0);
+    if (at < panels) {
+      const int64_t n0 = at * width, here = std::min(width, p.n.size - n0);
+      const Places<Scale> k(p, p.k, kRhs, scales.terms_of_columns, kOfTerms, g, k0, here_k);
+      const Places<Scale> n(p, p.n, kRhs, scales.columns, kOfColumns, g, n0, here);
+      split_right(set, p.rhs + p.g.offset(kRhs, g), k, n, 0, Part::kWhole,
+                  right + (part * panels + at) * panel);
+    } else {
+      const int64_t m0 = (at - panels) * together, here = std::min(together, p.m.size - m0);
+      const Places<Scale> k(p, p.k, kLhs, scales.terms_of_rows, kOfTerms, g, k0, here_k);
+      const Places<Scale> m(p, p.m, kLhs, scales.rows, kOfRows, g, m0, here);
+      split_left(set, p.lhs + p.g.offset(kLhs, g), m, 0, here, k, left_row,
+                 left + (part * p.m.size + m0) * left_row);
+    }
+  });
+  return memory;
+}
+
 template <class Element>
 void run_problem(Problem p, Element* integers,
                  Scales<typename IntegerProducts<Element>::Scale> scales,
@@ -331,32 +460,22 @@ void run_problem(Problem p, Element* integers,
     p.transpose();
   }
   const bool by_tiles = std::is_same_v<Element, int8_t>;
-  for_blocks(p, pool, kRows, by_tiles ? kLeastTiles : kLeastRows, by_tiles ? set.strip : kTileRows,
-             kColumns, set.lanes * set.vectors,
-             [&, integers, t](auto... block) {
-               run_block<Element>(p, integers, scales, set, t, block...);
-             });
-}
-
-// Memory of a call that the next one may have.
-struct Memory {
-  std::unique_ptr<double[]> words;
-  int64_t size = 0;
-};
-
-constexpr int64_t kKept = 1 << 23;
-std::mutex kept_mutex;
-Memory kept;
-
-Memory take_memory(int64_t size) {
-  std::lock_guard<std::mutex> lock(kept_mutex);
-  if (kept.size >= size) return std::exchange(kept, {});
-  return {std::unique_ptr<double[]>(new double[size]), size};
-}
-
-void keep(Memory memory) {
-  std::lock_guard<std::mutex> lock(kept_mutex);
-  if (memory.size <= kKept && memory.size > kept.size) kept = std::move(memory);
+  const int64_t width = set.lanes * set.vectors;
+  const Blocks blocks = divide(p, pool, kRows, by_tiles ? kLeastTiles : kLeastRows,
+                               by_tiles ? set.strip : kTileRows, kColumns, width);
+  Whole<Element> whole;
+  Memory memory;
+  if constexpr (std::is_same_v<Element, int16_t>) {
+    const double size = double(p.g.size) * (p.m.size + p.n.size) * p.k.size * sizeof(Element);
+    const bool shared = std::max(blocks.along_m, blocks.along_n) > 1;
+    if (shared && p.k.size > 0 && size * set.planes <= kKept) {
+      memory = split_all(p, blocks, scales, set, t, pool, whole);
+    }
+  }
+  for_blocks(p, pool, blocks, [&, integers, t](auto... block) {
+    run_block<Element>(p, integers, whole, scales, set, t, block...);
+  });
+  keep(std::move(memory));
 }
 
 // The integers of a whole array, which has scales of two kinds.
@@ -364,6 +483,7 @@ void round_all(const Machine& machine, const float* x, const Layout& layout, con
                const double* second, double* to) {
   const int64_t n = layout.run;
   machine.parts(layout, 4, [&](int64_t begin, int64_t end) {
+    const IeeeArithmetic flushing(true);
     std::vector<double> scales(n), ones;
     std::vector<int64_t> at;
     layout.runs(begin, end, [&](int64_t here, int64_t runs, const int64_t* position) {
@@ -387,7 +507,8 @@ void round_all(const Machine& machine, const float* x, const Layout& layout, con
 std::unique_ptr<float[]> signs(const float* x, int64_t count) {
   auto result = std::make_unique<float[]>(count);
   for (int64_t i = 0; i < count; ++i) {
-    result[i] = !std::isfinite(x[i]) ? x[i] : x[i] > 0 ? 1.0f : x[i] < 0 ? -1.0f : 0.0f;
+    const float sign = std::fabs(x[i]) >= 0x1p-126f ? std::copysign(1.0f, x[i]) : 0.0f;
+    result[i] = std::isfinite(x[i]) ? sign : x[i];
   }
   return result;
 }
@@ -462,8 +583,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> lhs, ffi::Buffer<f
   } else if (words && longest <= words->most && !shared) {
     run(*words, float(), static_cast<int16_t*>(nullptr));
   } else {
-    Memory memory = shared ? take_memory(a_count) : Memory{};
-    run(set.integers, double(), memory.words.get());
+    Memory memory = shared ? take_memory(a_count * sizeof(double)) : Memory{};
+    run(set.integers, double(), shared ? memory.as<double>() : nullptr);
     keep(std::move(memory));
   }
   if (finite) return ffi::Error::Success();

@@ -350,8 +350,10 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
         const double as_it_is = cost(problem, set);
         problem.transpose();
         if (cost(problem, set) >= as_it_is) problem.transpose();
-        for_blocks(problem, pool, kRows, kLeastRows, kTileRows,
-                   problem.m.size == 1 ? kOfRow : kColumns, set.lanes * set.vectors,
+        const Blocks blocks =
+            divide(problem, pool, kRows, kLeastRows, kTileRows,
+                   problem.m.size == 1 ? kOfRow : kColumns, set.lanes * set.vectors);
+        for_blocks(problem, pool, blocks,
                    [&](auto... block) { run_block(problem, set, block...); });
       });
 }

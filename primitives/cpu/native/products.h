@@ -109,13 +109,16 @@ xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* r
 
 constexpr int64_t kTileRows = 12;  // of the largest tiles of vectors
 
-// Calls block(g, m0, m1, n0, n1) for blocks of out[g, m, n]: of up to so many rows and columns, or
-// smaller where there are threads for them, though not below `least` rows and the width of a panel.
-// Many rows are a multiple of `tile`, fewer rows one of its half, since a tile with few rows takes
-// as long as a full one.
-template <class Block>
-void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
-                int64_t tile, int64_t columns, int64_t width, Block block) {
+// Blocks of out[g, m, n], of so many rows and columns, and the threads that compute them.
+struct Blocks {
+  int64_t rows, columns, along_m, along_n, threads;
+};
+
+// Blocks of up to so many rows and columns, or smaller where there are threads for them, though not
+// below `least` rows and the width of a panel.  Many rows are a multiple of `tile`, fewer rows one of
+// its half, since a tile with few rows takes as long as a full one.
+inline Blocks divide(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int64_t least,
+                     int64_t tile, int64_t columns, int64_t width) {
   constexpr int64_t kThread = 1 << 20;  // multiply-adds that are worth a thread
   // With few rows, or columns, reading the other operand takes longer.
   const int64_t reused = std::max<int64_t>(4, std::min(p.m.size, p.n.size));
@@ -128,13 +131,7 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
   const int64_t parts = blocks_of(m, rows);  // of equal sizes
   rows = parts <= 1 ? m : round_up(blocks_of(m, parts), tile);
   columns = std::min(n, columns);
-  int64_t blocks_m, blocks_n;
-  auto count = [&] {
-    blocks_m = blocks_of(m, rows);
-    blocks_n = blocks_of(n, columns);
-    return p.g.size * blocks_m * blocks_n;
-  };
-  while (count() < wanted) {
+  while (p.g.size * blocks_of(m, rows) * blocks_of(n, columns) < wanted) {
     if (columns > width && columns * 2 > rows) {
       columns = round_up(columns / 2, width);
     } else if ((rows + 1) / 2 >= least) {
@@ -144,9 +141,17 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, int64_t rows, int6
       break;
     }
   }
-  in_parallel(pool, threads, count(), [=](int64_t i) {
-    const int64_t m0 = i / blocks_n % blocks_m * rows, n0 = i % blocks_n * columns;
-    block(i / (blocks_m * blocks_n), m0, std::min(m0 + rows, m), n0, std::min(n0 + columns, n));
+  return {rows, columns, blocks_of(m, rows), blocks_of(n, columns), threads};
+}
+
+// Calls block(g, m0, m1, n0, n1) for each.
+template <class Block>
+void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, const Blocks& blocks, Block block) {
+  const int64_t m = p.m.size, n = p.n.size, of_each = blocks.along_m * blocks.along_n;
+  in_parallel(pool, blocks.threads, p.g.size * of_each, [=](int64_t i) {
+    const int64_t m0 = i / blocks.along_n % blocks.along_m * blocks.rows;
+    const int64_t n0 = i % blocks.along_n * blocks.columns;
+    block(i / of_each, m0, std::min(m0 + blocks.rows, m), n0, std::min(n0 + blocks.columns, n));
   });
 }
 

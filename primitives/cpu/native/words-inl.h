@@ -9,14 +9,14 @@
 //
 // Sums are int32, modulo 2**32.  With three digits the sum of the even coefficients, of which twice
 // is known, is below 2**21.4 for a term, and the others are less; with two digits a coefficient is
-// at most 2**22.  Those of kTerms are below 2**30, so that the coefficients are right, though the
+// at most 2**22.  Those of kTerms are below 2**31, so that the coefficients are right, though the
 // values may overflow.  They are added to an int64; those of three digits to two, which are
 // high * 2**kShift + low.
 
 typedef int16_t Element;
 typedef int64_t Result;
 constexpr int kLanes = 16, kVectors = 4, kWidth = kLanes * kVectors;
-constexpr int64_t kTerms = 256;
+constexpr int64_t kTerms = kDigits == 2 ? 480 : 256;
 constexpr int kDigit = kDigits == 2 ? 11 : 10;
 constexpr int kPlanes = 2 * kDigits - 1;
 constexpr int kShift = 3 * kDigit;

@@ -11,6 +11,7 @@ import functools
 import numpy as np
 from jax import lax
 
+from repjax.primitives.core.canonical import canonicalize
 from repjax.primitives.core.partition import partitioned
 from repjax.primitives.operations.products import (
     convolution,
@@ -56,7 +57,8 @@ def in_parts(name: str, kernel, order: str):
     one result, or columns that share exponents, exchange what they have
     (:class:`order_independent.Over`)."""
 
-    def across(*operands, over, **params):
+    def across(*operands, over, raw=(False, False), **params):
+        operands = [canonicalize(x) if r else x for x, r in zip(operands, raw, strict=True)]
         return BODIES[name][order](*operands, over=order_independent.Over(**over), **params)
 
     return partitioned(kernel, functools.partial(_AXES[name], contraction=order), across)
