@@ -11,8 +11,10 @@ from jax import lax
 
 import repjax
 from helpers.bits import assert_same_bits, normal, patterns, same_bits
+from helpers.instruction_sets import each_instruction_set
 from helpers.linalg import check_kernel, positive_definite, with_a_kernel
 from repjax.primitives.core import canonical as canonical_module
+from repjax.primitives.cpu import linalg as kernels
 from repjax.primitives.operations.linalg import eigen as spectral
 from repjax.primitives.operations.linalg import factorizations as linalg
 from repjax.verify.reference.linalg import eigh, orthogonalize, svd, tournament
@@ -218,13 +220,30 @@ KERNELS = {
 }
 
 
-# Around vectors, and tasks of pairs (32 rows); of several matrices, each is a task.
+# Around vectors, and blocks of rows (16 of either half); of several matrices, each is a task.
 @with_a_kernel
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("shape", [(1, 1), (7, 9, 9), (33, 33), (2, 70, 70)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9, 9), (33, 33), (2, 70, 70), (101, 101)], ids=str)
 def test_kernels(name, shape):
     function, kinds = KERNELS[name]
     check_kernel(function, [data(shape, 1) for data in kinds])
+
+
+@with_a_kernel
+@pytest.mark.parametrize("width", [32, 41, 56])
+def test_kernels_drop_small_elements(width, monkeypatch):
+    """Whether an element is small is asked once for two rows; the last vectors are never asked."""
+    x = np.float64(normal((1, 40, width))) * np.exp2(-np.linspace(0, 190, 40))[:, None]
+
+    def rotated(orthogonalize):
+        with jax.enable_x64(True):
+            return np.asarray(jax.jit(lambda x: orthogonalize(x, 32, 2.0**-28))(x))
+
+    expected = rotated(spectral._orthogonalize)
+    for instruction_set in each_instruction_set():
+        assert_same_bits(rotated(kernels._orthogonalize), expected, instruction_set)
+    monkeypatch.setattr(spectral, "_snap", lambda x: x)
+    assert not same_bits(rotated(spectral._orthogonalize), expected)
 
 
 # --- the data can tell ----------------------------------------------------------------------

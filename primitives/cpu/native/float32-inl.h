@@ -42,6 +42,7 @@ static inline bool any(Bits bits);
 static inline bool any_other(Vector a, Vector b, Vector c, Vector d);
 
 #include "canonical-inl.h"
+#include "shuffles-inl.h"
 #include "floats-inl.h"
 #include "sums-inl.h"
 #include "elementwise-inl.h"

@@ -11,9 +11,11 @@ static inline Vector fma(Vector a, Vector b, Vector c);  // a * b + c, with any 
 static inline Vector broadcast(double x);
 static inline Vector widen(const float* x);  // kLanes elements
 static inline Vector root(Vector x);         // square roots
+static inline Vector smaller(Vector a, Vector b);  // the smaller magnitudes, of numbers
 
 #include "integers-inl.h"
 #include "grids-inl.h"
+#include "shuffles-inl.h"
 #include "rotations-inl.h"
 #include "exact-inl.h"
 #include "grid_sums-inl.h"

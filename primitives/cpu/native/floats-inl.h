@@ -17,40 +17,6 @@ static inline void end(float* to, Vector s, bool, bool last) {
 
 #include "fma_tiles-inl.h"
 
-// The elements of a and then b in these places.
-template <int... kFrom>
-static inline Vector shuffled(Vector a, Vector b) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, kFrom...);
-#else
-  return __builtin_shuffle(a, b, Bits{kFrom...});
-#endif
-}
-
-// The vectors are parts of kStep elements each: of the pairs of parts that are in the same place, the
-// first ones, or the second ones.
-template <int kStep, bool second, int... kAt>
-static inline Vector pairs(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  return shuffled<(kAt & kStep ? kLanes + kAt - (second ? 0 : kStep)
-                               : kAt + (second ? kStep : 0))...>(a, b);
-}
-
-// Exchanges the rows and the columns of a square: of its halves, of theirs, and so on.
-template <int kStep = kLanes / 2>
-static inline void transpose(Vector (&x)[kLanes]) {
-  if constexpr (kStep > 0) {
-    const std::make_integer_sequence<int, kLanes> all;
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & kStep) continue;
-      const Vector a = x[i], b = x[i + kStep];
-      x[i] = pairs<kStep, false>(a, b, all);
-      x[i + kStep] = pairs<kStep, true>(a, b, all);
-    }
-    transpose<kStep / 2>(x);
-  }
-}
-
 // What a product makes of elements: raw ones that are subnormal are zeros.  It need not know the sign
 // of a zero, nor which NaN is one.
 template <bool raw>

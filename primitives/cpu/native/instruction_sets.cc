@@ -120,6 +120,7 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_pd(
 static inline Vector broadcast(double x) { return _mm512_set1_pd(x); }
 static inline Vector widen(const float* x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
+static inline Vector smaller(Vector a, Vector b) { return _mm512_maskz_range_pd(0xFF, a, b, 10); }
 }  // namespace float64
 REPJAX_END_TARGET
 
@@ -171,6 +172,9 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_pd(
 static inline Vector broadcast(double x) { return _mm256_set1_pd(x); }
 static inline Vector widen(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
 static inline Vector root(Vector x) { return _mm256_sqrt_pd(x); }
+static inline Vector smaller(Vector a, Vector b) {
+  return _mm256_min_pd(absolute(a), absolute(b));
+}
 }  // namespace float64
 REPJAX_END_TARGET
 
@@ -202,6 +206,7 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f64(c, a, 
 static inline Vector broadcast(double x) { return vdupq_n_f64(x); }
 static inline Vector widen(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
 static inline Vector root(Vector x) { return vsqrtq_f64(x); }
+static inline Vector smaller(Vector a, Vector b) { return vminq_f64(vabsq_f64(a), vabsq_f64(b)); }
 }  // namespace float64
 }  // namespace neon
 
@@ -250,6 +255,10 @@ static inline Vector fma(Vector a, Vector b, Vector c) { return a * b + c; }
 static inline Vector broadcast(double x) { return Vector{x, x}; }
 static inline Vector widen(const float* x) { return Vector{x[0], x[1]}; }
 static inline Vector root(Vector x) { return Vector{std::sqrt(x[0]), std::sqrt(x[1])}; }
+static inline Vector smaller(Vector a, Vector b) {
+  a = absolute(a), b = absolute(b);
+  return a < b ? a : b;
+}
 }  // namespace float64
 }  // namespace plain
 

@@ -383,17 +383,16 @@ struct RotatedRows {
   double* squares;
   int64_t of_length, of_row;  // vectors of the elements that are to be orthogonal, and of all
   double square_of_tolerance;
-  double* partial;  // of half the length
 };
 
 struct Pair {
   int32_t first, second;
 };
 
-// rotations-inl.h: dot products and rotations of rows of float64.
+// rotations-inl.h: squares and rotations of rows of float64.
 struct Rotations {
   int64_t lanes;
-  double (*dot)(const double* x, const double* y, int64_t vectors, double* partial);
+  double (*square)(const double* x, int64_t vectors);
   bool (*rotate)(const RotatedRows& rows, const Pair* pairs, int64_t count);
 };
 

@@ -152,13 +152,6 @@ static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
   }
 }
 
-// The vectors are parts of kPart elements each: the lower or the upper halves of all parts.
-template <int kPart, bool upper, int... kAt>
-static inline Vector halves(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  constexpr int kHalf = kPart / 2;
-  return shuffled<(kAt / kHalf * kPart + kAt % kHalf + (upper ? kHalf : 0))...>(a, b);
-}
-
 // The pairwise reduction of each part of the vectors, one after the other.
 template <Join join, int kPart>
 static inline Vector fold(Vector* x) {

@@ -45,14 +45,6 @@ struct Work {
 
  private:
   static constexpr int kLooks = 1 << 8;
-
-  static void pause() {
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
 };
 
 }  // namespace

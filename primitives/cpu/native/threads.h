@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -66,6 +68,26 @@ class During {
  private:
   void (*end_)();
 };
+
+// A moment of a loop that waits for another thread.
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks for what another thread, which is at work, is about to do.  If that takes long, the other one
+// may be waiting for a processor: it is given this one.
+template <class Condition>
+void wait_until(Condition condition) {
+  constexpr int kLooks = 1 << 10;
+  for (int i = 0; !condition(); ++i) {
+    pause();
+    if (i >= kLooks) std::this_thread::sleep_for(std::chrono::microseconds(1));
+  }
+}
 
 // How many threads so much work repays: those of the pool, each with at least `least`, since waking
 // a thread takes it about 10 microseconds; without a pool, this one.
