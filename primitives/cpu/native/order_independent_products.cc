@@ -359,7 +359,8 @@ void run_block(const Problem& p, const Element* integers, const Whole<Element>& 
       to[i] = direct ? out + out_m[i0 + i] + out_n[0] : results + i * columns;
     }
     const Sum here = {high ? total.high + i0 * row : nullptr, total.low + i0 * row, total.shift};
-    functions.grids.scale(here, row, here_m, columns, &out_rows.scales[i0], out_columns.scales.data(), to);
+    functions.grids.scale(here, row, here_m, columns, &out_rows.scales[i0],
+                          out_columns.scales.data(), to);
     for (int64_t j = 0; !direct && j < columns; ++j) {
       for (int64_t i = 0; i < here_m; ++i) {
         out[out_m[i0 + i] + out_n[j]] = results[i * columns + j];

@@ -7,9 +7,9 @@
 //   one element for each row; how many pieces of bytecode (bytecode.h) come first, and how many
 //   steps
 //   of each piece that comes first: the bytecode, and the number of the array that it takes
-//   of each step: kCanonical, and the numbers of an operand of all elements and of the array that it
-//   is when it is canonical; kFull, bytecode on all elements, or kOfRows, bytecode on one element for each
-//   row, and the numbers of the arrays of its inputs and outputs; or kReduction, which join or
+//   of each step: kCanonical, and the numbers of an operand of all elements and of the array that
+//   it is when it is canonical; kFull, bytecode on all elements, or kOfRows, bytecode on one element
+//   for each row, and the numbers of the arrays of its inputs and outputs; or kReduction, which join or
 //   kOnGrid, the bits of the grid (grid_sums.h), and the numbers of the array of all elements that
 //   it takes and of the array of rows that it makes
 //
@@ -37,7 +37,6 @@ constexpr int64_t kThread = 1 << 17;    // operations that are worth a thread
 constexpr int64_t kParts = 8;           // of the rows for a thread, some of which are late
 constexpr int64_t kLine = 16;           // elements of a line of the cache
 constexpr int64_t kTogether = 1 << 13;  // elements of rows that are computed together
-
 constexpr int64_t kFetched = 1 << 16;   // elements that are not in the L2 cache anyway
 
 constexpr int64_t kOnGrid = 3;  // among the joins: an order-independent sum
