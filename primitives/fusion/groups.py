@@ -193,6 +193,7 @@ class _Plan:
     def __init__(self, jaxpr, kernels: Kernels):
         self.jaxpr, self.kernels = jaxpr, kernels
         self.entries = {*jaxpr.invars, *jaxpr.constvars}
+        self.results = set(variables(jaxpr.outvars))
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
         self.views: dict[Any, View] = {}
         self.levels: dict[int, int] = {}  # of equations, by their ids
@@ -385,13 +386,28 @@ class _Plan:
         found: list[tuple[int, int, Any]] = []
         for_kernel: dict[int, list[Group]] = collections.defaultdict(list)
         for level, group, neighbours in self._groups():
-            if _pays(self.kernels, group, neighbours):
+            if not self._updates(group) and _pays(self.kernels, group, neighbours):
                 for_kernel[level].append(group)
             else:
                 found.append((level, 0, group))
         found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items())
         found += ((level, 1, step) for level, step in self._others())
         return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
+
+    def _updates(self, group: Group) -> bool:
+        """Whether it makes large results of the program of inputs, as an optimizer does.
+
+        Where those are donated, XLA's loops write the results in their place, which a call cannot:
+        a copy costs more than the kernel gains, but of elementary functions.
+        """
+        size = group.outvars[0].aval.size
+        return (
+            size > _SMALL
+            and self.results.issuperset(group.outvars)
+            and any(v in self.entries and v.aval.size == size for v in group.invars)
+            and all(v.aval.dtype == np.float32 for v in group.outvars)
+            and not any(map(self.kernels.is_long, group.eqns))
+        )
 
     def _groups(self) -> Iterator[tuple[int, Group, list[Any]]]:
         """The groups, each with its level and the equations of no group before and after it.

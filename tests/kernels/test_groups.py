@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -502,8 +503,27 @@ def test_large_arrays_are_left_to_xla():
     x = np.ones(4 * library.LARGE + 1, np.float32)
     with_kernel(lambda x: x * 1.5 + 1, x, calls=0)
     with_kernel(lambda x: lax.exp(x) + 1, x, calls=1)  # but for elementary functions
-    with_kernel(lambda x: x * 1.5 + 1, x[: library.LARGE + 1], calls=1)
+    # Beside calls it has no loops to be fused with.
+    with_kernel(lambda x: (x * 1.5 + 1) @ x, x[: library.LARGE + 1], calls=1)
     with_kernel(lambda x: lax.rev(x, (0,)) * 1.5, x[: library.LARGE + 1], calls=0)
+
+
+def test_large_updates_are_left_to_xla():
+    """Which writes them where donated operands are, without a copy."""
+
+    def update(x, y, rate):
+        y = 0.9 * y + 0.1 * x * x
+        return x - rate * x / (lax.sqrt(y) + 1e-8), y
+
+    x, y = floats(1 << 16, 1), np.abs(floats(1 << 16, 2))
+    program = repjax.reproducible(update, donate_argnums=(0, 1))
+    compiled = program.lower(x, y, np.float32(0.1)).compile()
+    assert "custom-call" not in compiled.as_text()
+    assert not re.search(r"= f32\[65536\]\S* copy\(", compiled.as_text())
+    few = slice(1 << 10)  # which the kernel computes
+    expected = with_kernel(update, x[few], y[few], np.float32(0.1))
+    for found, wanted in zip(program(x, y, np.float32(0.1)), expected, strict=True):
+        assert_same_bits(found[few], wanted)
 
 
 def test_xla_fuses_nothing_with_pads():
