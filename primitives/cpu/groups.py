@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -44,8 +45,9 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
     return [variable for variable, _ in code.inputs], encoded
 
 
-#: Elements of which XLA computes integers and truth values faster than a call of the kernel takes.
-_FEW = 64
+#: Elements that XLA computes faster than a call of the kernel takes, and operations on them that
+#: are soon compiled.
+_FEW, _SHORT = 64, 16
 
 
 def _is_for_xla(group: Group) -> bool:
@@ -56,13 +58,24 @@ def _is_for_xla(group: Group) -> bool:
     )
 
 
+def _are_for_xla(groups: Sequence[Group]) -> bool:
+    """Whether all compute few elements, by few operations and no elementary functions."""
+    equations = [e for group in groups for e in group.eqns]
+    return (
+        all(group.outvars[0].aval.size <= _FEW for group in groups)
+        and len(equations) <= _SHORT
+        and not any(map(groups[0].kernels.is_long, equations))
+    )
+
+
 def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
     results: dict[Any, Any] = {}
     of_kernel, taken, encoded = [], [], []
+    for_xla = _are_for_xla(groups)
     operands = iter(operands)
     for group in groups:
         by_variable = {v: next(operands) for v in group.invars}
-        if _is_for_xla(group):
+        if for_xla or _is_for_xla(group):
             made = group.evaluate(*by_variable.values())
             results.update(zip(group.outvars, made, strict=True))
             continue

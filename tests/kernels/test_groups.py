@@ -41,6 +41,13 @@ def _without_row_groups(monkeypatch):
     monkeypatch.setattr(rows, "in_rows", lambda function, kernels, *xs: list(function(*xs)))
 
 
+@pytest.fixture(autouse=True)
+def _with_few_elements(request, monkeypatch):
+    """Which else would be left to XLA."""
+    if "few" not in request.node.name:
+        monkeypatch.setattr(kernel, "_FEW", 0)
+
+
 def without_kernel(function, *args):
     """The results of the equations, each compiled by XLA."""
     with pytest.MonkeyPatch.context() as patch:
@@ -143,19 +150,41 @@ def test_each_operation_is_one_of_the_kernels():
 
 
 def test_few_integers_are_left_to_xla():
-    """Counters and conditions cost more as calls, if no numbers are computed with them."""
+    """Counters and conditions cost more as calls, also beside what is computed by one."""
 
     def count(x, y):
         return lax.select(lax.lt(x, y), x * y + 1, y)
 
-    def count_and_scale(x, y):
-        return count(x, y).astype(np.float32) * np.float32(0.3)
+    def beside(x, y):
+        z = x.astype(np.float32)
+        return [count(x, y), lax.exp(z * np.float32(0.3))]
 
     x, y = patterns(9, 1, np.int32), patterns(9, 2, np.int32)
-    for function, calls in ((count, 0), (count_and_scale, 1)):
+    for function, calls in ((count, 0), (beside, 1)):
         assert_same_bits(with_kernel(function, x, y, calls=calls), without_kernel(function, x, y))
     x, y = patterns(100, 1, np.int32), patterns(100, 2, np.int32)
     assert_same_bits(with_kernel(count, x, y, calls=1), without_kernel(count, x, y))
+
+
+def test_few_short_operations_are_left_to_xla():
+    """But long ones and many are not, nor are any beside them, with which they make one call."""
+
+    def short(x, y):
+        return x * y / (x + np.float32(0.3))
+
+    def many(x, y):
+        for _ in range(kernel._SHORT):
+            x = x * y
+        return x
+
+    def beside(x, y):
+        return short(x, y), lax.tanh(y)
+
+    x, y = floats(9, 1), floats(9, 2)
+    for function, calls in ((short, 0), (many, 1), (lax.pow, 1), (beside, 1)):
+        assert_same_bits(with_kernel(function, x, y, calls=calls), without_kernel(function, x, y))
+    x, y = floats(100, 1), floats(100, 2)
+    assert_same_bits(with_kernel(short, x, y, calls=1), without_kernel(short, x, y))
 
 
 @pytest.mark.parametrize(

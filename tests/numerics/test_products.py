@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+import repjax
+from helpers.bits import SPECIALS, patterns
 from helpers.products import (
     CONVOLUTIONS,
     DATA,
@@ -249,3 +251,23 @@ def test_memory_of_patches_is_bounded():
     body = compiled(convolution.conv_general_dilated_body, tuple(parameters.items()))
     patches = math.prod(shape.shape) * 9 * 4
     assert body.lower(shape, kernel).compile().memory_analysis().temp_size_in_bytes < patches
+
+
+@pytest.mark.parametrize("of_number", [0, 1])
+def test_a_number_times_an_array_is_a_chain_of_one(of_number):
+    """It is an elementwise product (``mul``), which has the bits of an fma with +0."""
+    array = np.concatenate([SPECIALS, patterns(3000, 1)])
+
+    def product(x, y):
+        return lax.dot_general(x, y, (((), ()), ((), ())))
+
+    def chain(x, y):
+        return lax.dot_general(x[..., None], y[..., None], (((x.ndim,), (y.ndim,)), ((), ())))
+
+    for number in np.concatenate([SPECIALS, patterns(20, 2)]):
+        operands = [array, array]
+        operands[of_number] = np.array(number)
+        results = [repjax.reproducible(f)(*operands) for f in (product, chain)]
+        assert_same_bits(*results)
+    text = repjax.reproducible(product).trace(*operands).jaxpr.pretty_print()
+    assert "repjax_mul" in text and "dot_general" not in text

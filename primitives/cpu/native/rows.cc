@@ -72,9 +72,22 @@ struct Rows {
   std::vector<Step> steps;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
-  const Step* longest = nullptr;  // that of most operations, which the memory has time to overlap
+  const Step* longest;  // that of most operations, which the memory has time to overlap
   std::vector<Fetched> fetched;
 
+  // Those of another call, in the same memory: of a small call, getting it takes the longest.
+  void reset(const int64_t*& next) {
+    rows = *next++;
+    n = *next++;
+    full_count = *next++;
+    row_count = *next++;
+    longest = nullptr;
+    memory.clear();
+    steps.clear();
+    inputs.clear();
+    outputs.clear();
+    fetched.clear();
+  }
   int64_t cost() const {
     int64_t sum = 0;
     for (const Step& step : steps) {
@@ -147,14 +160,18 @@ void Rows::compute(int64_t begin, int64_t end) const {
   float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
   float* const of_rows = between + full_count * full;
   float* const partial = of_rows + row_count * row;
-  std::vector<Place> places;
+  // Whose memory goes from call to call, as that of Rows.
+  thread_local std::vector<Place> places;
+  thread_local std::vector<Input> own_inputs;
+  thread_local std::vector<Output> own_outputs;
+  thread_local std::vector<Soon> soon;
+  places.clear();
   for (void* array : memory) places.push_back({static_cast<float*>(array), 0, false});
   const int64_t known = memory.size();
   places.resize(known + full_count + row_count);
-
-  std::vector<Input> own_inputs = inputs;
-  std::vector<Output> own_outputs = outputs;
-  std::vector<Soon> soon;
+  own_inputs = inputs;
+  own_outputs = outputs;
+  soon.clear();
   for (const Fetched& x : fetched) {
     const char* const array = static_cast<const char*>(memory[x.array]);
     soon.push_back({array + (x.of_next ? most * n * x.bytes : 0), x.bytes, x.writes});
@@ -229,11 +246,12 @@ void Rows::compute(int64_t begin, int64_t end) const {
 
 ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
                      void* const* results, size_t result_count, ffi::Span<const int64_t> encoded) {
+  thread_local Rows kept;
+  Rows& rows = kept;  // of this thread, also where others compute
   const int64_t* next = encoded.begin();
-  Rows rows = {next[0], next[1], next[2], next[3], {}, {}, {}, {}};
-  const int64_t first = next[4];
-  rows.steps.resize(next[5]);
-  next += 6;
+  rows.reset(next);
+  const int64_t first = *next++;
+  rows.steps.resize(*next++);
   for (size_t i = 0; i < operand_count; ++i) {
     rows.memory.push_back(const_cast<void*>(operands[i]));
   }
@@ -289,8 +307,10 @@ namespace {
 
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
-  std::vector<const void*> operands;
-  std::vector<void*> results;
+  thread_local std::vector<const void*> operands;
+  thread_local std::vector<void*> results;
+  operands.clear();
+  results.clear();
   for (size_t i = 0; i < args.size(); ++i) {
     operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }

@@ -117,7 +117,28 @@ def _bind_integers(primitive, operands, dtype, kept):
     return result != 0 if is_bool else lax.convert_element_type(result, dtype)
 
 
-rule("dot_general")(_bind(dot_general_p, integer_dot_general_p, ("dimension_numbers",)))
+_matrix_product = _bind(dot_general_p, integer_dot_general_p, ("dimension_numbers",))
+
+
+@rule("dot_general")
+def _dot_general(context, operands, params):
+    """The rule.
+
+    A number times an array is a chain of one fma(x, y, +0), which has the bits of an elementwise
+    product; but that has another derivative.
+    """
+    result = context.equation.outvars[0].aval
+    avals = [*map(jax.typeof, operands), result]
+    if (
+        all(aval.shape for aval in avals[:2])
+        or context.differentiable
+        or check_contraction(context.contraction) != "sequential"
+        or any(aval.dtype != np.float32 for aval in avals)
+    ):
+        return _matrix_product(context, operands, params)
+    return mul(*(lax.broadcast_in_dim(x, result.shape, range(np.ndim(x))) for x in operands))
+
+
 rule("conv_general_dilated")(
     _bind(conv_general_dilated_p, integer_conv_general_dilated_p, geometry.PARAMETERS)
 )
