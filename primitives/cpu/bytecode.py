@@ -23,6 +23,7 @@ from repjax.primitives.operations.arithmetic import multiplication_chain
 from repjax.primitives.operations.elementary.table import names
 
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
+_FLOAT16, _BFLOAT16 = HALVES
 _FLOATING = frozenset((_FLOAT, *HALVES))
 #: How the kernel finds the types that it knows in memory.
 _WORD, _BOOLEAN, _HALF = range(3)
@@ -158,9 +159,18 @@ _FLOATS: dict[str, _Function] = {
 }
 #: Functions that are as long as many others; the kernel has their bodies (``write_elementary.py``).
 ELEMENTARY, OF_TWO = (names(in_cpp=True, arity=arity) for arity in (1, 2))
-#: In formats of 16 bits they are rounded in another way.
-_FLOAT32: dict[str, _Function] = {
-    PREFIX + name: _plain(name) for name in ("rsqrt", "one_minus_square", *ELEMENTARY, *OF_TWO)
+#: Functions of one number that are rounded once, also to formats of 16 bits.
+ROUNDED_ONCE = frozenset(("rsqrt", "one_minus_square", *ELEMENTARY))
+_FLOAT32: dict[str, _Function] = {PREFIX + name: _plain(name) for name in (*ROUNDED_ONCE, *OF_TWO)}
+#: Those of which float32 results that are rounded once more to a format of 16 bits are the same, for
+#: each of its 65,536 numbers (tests/kernels/test_groups.py).
+ROUNDED_TWICE: dict[np.dtype, frozenset[str]] = {
+    _FLOAT16: frozenset(("rsqrt", "one_minus_square", "log2", "tanh")),
+    _BFLOAT16: ROUNDED_ONCE,
+}
+_HALVES: dict[np.dtype, dict[str, _Function]] = {
+    dtype: {PREFIX + name: _rounding(_plain(name), "guard") for name in functions}
+    for dtype, functions in ROUNDED_TWICE.items()
 }
 _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"integer_{name}") for name in ("add", "sub", "mul")},
@@ -210,7 +220,7 @@ def function_of(equation) -> _Function | None:
         return None if unordered or (is_extremum and np.uint32 in old) else _ANY[name]
     if not {*old, new} & _FLOATING:
         return _INTEGERS.get(name)
-    return _FLOATS.get(name) or (_FLOAT32.get(name) if new == _FLOAT else None)
+    return _FLOATS.get(name) or (_FLOAT32 if new == _FLOAT else _HALVES.get(new, {})).get(name)
 
 
 # --- bytecode ---------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from helpers.groups import (
 )
 from helpers.instruction_sets import each_instruction_set
 from repjax.primitives.core.canonical import HALVES
+from repjax.primitives.core.define import PRIMITIVES
+from repjax.primitives.cpu import bytecode, library, write_elementary
 from repjax.primitives.cpu import groups as kernel
-from repjax.primitives.cpu import library, write_elementary
 from repjax.primitives.fusion import rows
 from repjax.verify import conformance
 
@@ -115,6 +116,42 @@ def test_integer_operations(dtype):
     expected = without_kernel(function, x, y)
     for name in each_instruction_set():
         assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+@pytest.mark.parametrize("name", sorted(bytecode.ROUNDED_ONCE))
+@pytest.mark.parametrize("dtype", HALVES)
+def test_functions_of_all_halves(dtype, name):
+    """The kernel rounds them twice where each number has the bits of one rounding; only there."""
+    x, function = np.arange(1 << 16, dtype=np.uint16).view(dtype), PRIMITIVES[name].bind
+    once = without_kernel(function, x)
+    twice = with_kernel(lambda x: function(x.astype(np.float32)).astype(dtype), x)
+    is_innocuous = name in bytecode.ROUNDED_TWICE[dtype]
+    assert same_bits(twice, once) == is_innocuous
+    if is_innocuous:
+        assert_same_bits(with_kernel(function, x, calls=1), once)
+
+
+def test_functions_of_nans():
+    """Also of those with a sign, which operations make on x86, and of others."""
+    halves = np.arange(1 << 16, dtype=np.uint16)  # bfloat16, which the kernel widens as they are
+    nans = halves[(halves & 0x7FFF) > 0x7F80].view(HALVES[1])
+    infinities = np.full(nans.shape, np.inf, np.float32)
+
+    def lowered(of):
+        program = lambda x, y: [*of(x.astype(np.float32)), *of(y - y)]  # noqa: E731
+        return repjax.reproducible(program).lower(nans, infinities)
+
+    programs = {}
+    for name in bytecode.ROUNDED_ONCE:
+        programs[name] = lowered(lambda x, f=PRIMITIVES[name].bind: [f(x)])
+    for name in bytecode.OF_TWO:
+        two = np.full(nans.shape, 2, np.float32)
+        programs[name] = lowered(lambda x, f=PRIMITIVES[name].bind, y=two: [f(x, y), f(y, x)])
+    for name, program in programs.items():
+        assert KERNEL in program.as_text()
+        for instruction_set in each_instruction_set():
+            for result in program.compile()(nans, infinities):
+                assert np.isnan(result).all(), (name, instruction_set)
 
 
 def test_each_operation_is_one_of_the_kernels():

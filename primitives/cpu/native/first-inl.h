@@ -224,7 +224,8 @@ INLINE Tried log1p(Narrow x) {
   const Wide t = wide(x);
   Tried tried = rounded(log(t + full<Wide>(1), t));
   tried.y = where(x == full<Narrow>(-1), full<Narrow>(-__builtin_inf()), tried.y);
-  tried.y = where(x < full<Narrow>(-1), full<Narrow>(__builtin_nan("")), tried.y);
+  // Also of a NaN with a sign, as operations make them.
+  tried.y = where(x >= full<Narrow>(-1), tried.y, full<Narrow>(__builtin_nan("")));
   tried.y = where(as<NarrowBits>(x) >= full<NarrowBits>(0x7F800000), x, tried.y);
   return tried;
 }
