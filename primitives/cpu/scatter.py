@@ -59,15 +59,11 @@ def scatter_add(
     return canonical.one_nan(result) if accumulation == "exact" else result
 
 
-#: Elements of a row for which XLA's loop over the updates is as fast.
-_NARROW = 8
-
-
 def _extremum(body, largest: bool):
     def kernel(operand, indices, updates, *, dimension_numbers, mode, raw=(), **options):
         """``body`` by the kernel, if it is one of rows.  Updates may be ``raw``."""
         rows = as_rows(operand, indices, updates, dimension_numbers, mode)
-        if rows is None or rows[1] < _NARROW:
+        if rows is None:
             updates = canonical.canonicalize(updates) if any(raw) else updates
             options |= {"dimension_numbers": dimension_numbers, "mode": mode}
             return canonical.one_nan(body(operand, indices, updates, **options))

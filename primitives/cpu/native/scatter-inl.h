@@ -14,27 +14,28 @@
 
 typedef uint32_t UnsignedHalf __attribute__((vector_size(2 * kLanes)));
 
-// Sums in float64: the bits of the largest magnitude among the updates, and of the smallest but
-// zero, which is negated, so that 0 is where both begin.
-struct UpdatesOfColumns {
-  Wide sum;
-  several::BitsPart largest;
-  UnsignedHalf smallest;
+template <class V>
+static inline V larger(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+static inline V smaller(V a, V b) {
+  return a < b ? a : b;
+}
 
-  void add(Wide u, several::BitsPart magnitude) {
-    const UnsignedHalf negated = -as<UnsignedHalf>(magnitude);
-    sum += u;
-    largest = magnitude > largest ? magnitude : largest;
-    smallest = negated > smallest ? negated : smallest;
+// Sums in float64: the bits of the largest magnitude among the updates, and of the smallest but
+// zero, less one.
+struct UpdatesOfColumns {
+  Wide sum = {};
+  UnsignedHalf largest = {}, smallest = ~UnsignedHalf{};
+
+  void add(Narrow u) {
+    const UnsignedHalf m = as<UnsignedHalf>(magnitude(u));
+    sum += wide(u);
+    largest = larger(m, largest);
+    smallest = smaller(m - 1, smallest);
   }
 };
-
-// The bits of magnitudes, 0 of what arithmetic flushes.
-template <class V>
-static inline Integers<V> normal_magnitude(V u) {
-  const Integers<V> m = magnitude(u);
-  return m & (m >= (Integers<V>{} + 0x00800000));
-}
 
 // 2**exponent.
 static inline Wide power_of_two(several::LongPart exponent) {
@@ -60,18 +61,20 @@ static inline int32_t rounded(double x) {
 // Whether the sums of n updates are exact, and those on the grids as well.
 static inline several::BitsPart is_exact(const UpdatesOfColumns& u, double n, int precision) {
   using several::BitsPart;
-  const BitsPart largest = u.largest >> 23, smallest = as<BitsPart>(-u.smallest) >> 23;
-  return (largest - smallest <= BitsPart{} + (n <= kExactCount ? precision - 23 : -1)) &
-         (u.largest < BitsPart{} + 0x7F800000);
+  const auto range = as<BitsPart>((u.largest >> 23) - ((u.smallest + 1) >> 23));
+  return (range <= BitsPart{} + (n <= kExactCount ? precision - 23 : -1)) &
+         (as<BitsPart>(u.largest) < BitsPart{} + 0x7F800000);
 }
 
 // The rounded sums of n updates, and whether they are surely those on the grids.
 static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
                                            several::BitsPart& sum) {
-  const Wide error = power_of_two(widened(u.largest >> 23) - 127) * difference(n, n, precision);
+  const Wide largest = power_of_two(widened(as<several::BitsPart>(u.largest >> 23)) - 127);
+  const Wide error = largest * difference(n, n, precision);
   sum = rounded(u.sum);
   const auto alike = rounded(u.sum - error) == rounded(u.sum + error);
-  return is_exact(u, n, precision) | (alike & (u.largest < several::BitsPart{} + 0x7F800000));
+  const auto is_finite = as<several::BitsPart>(u.largest) < several::BitsPart{} + 0x7F800000;
+  return is_exact(u, n, precision) | (alike & is_finite);
 }
 
 static inline bool all(several::BitsPart mask) { return !any(as<Wide>(widened(~mask))); }
@@ -112,23 +115,26 @@ static inline several::BitsPart sum_on_grid(Load load, int64_t count, int precis
 template <int kParts, class Load>
 static inline void add_columns(const float* x, Load load, int64_t count, int precision, int64_t here,
                                float* to) {
+  using several::BitsPart;
   constexpr int64_t kHalf = kLanes / 2;
-  UpdatesOfColumns sums[kParts] = {};
+  UpdatesOfColumns sums[kParts];
   for (int64_t i = 0; i < count; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kParts; ++j) {
-      const Narrow u = load(i, j);
-      sums[j].add(wide(u), normal_magnitude(u));
-    }
+    for (int j = 0; j < kParts; ++j) sums[j].add(load(i, j));
   }
-  several::BitsPart exact = ~several::BitsPart{};
+  const auto doubtful = [=](UpdatesOfColumns u, int j) __attribute__((noinline)) {
+    BitsPart sum;
+    if (all(round_sums(u, count, precision, sum))) return sum;
+    return sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
+  };
+  BitsPart exact = ~BitsPart{};
+#pragma GCC unroll 4
   for (int j = 0; j < kParts; ++j) exact &= is_exact(sums[j], count, precision);
   const bool all_exact = all(exact);
+  const int64_t n = kParts == 1 ? here : kHalf;
+#pragma GCC unroll 4
   for (int j = 0; j < kParts; ++j) {
-    const int64_t n = kParts == 1 ? here : kHalf;
-    several::BitsPart sum = rounded(sums[j].sum);
-    const bool sure = all_exact || all(round_sums(sums[j], count, precision, sum));
-    if (!sure) sum = sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
+    const BitsPart sum = all_exact ? rounded(sums[j].sum) : doubtful(sums[j], j);
     Narrow y = {};
     __builtin_memcpy(&y, x + j * kHalf, sizeof(float) * n);
     y += as<Narrow>(sum);
@@ -170,15 +176,6 @@ static void add_updates(const float* x, const float* updates, const int32_t* at,
 }
 
 typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
-
-template <class V>
-static inline V larger(V a, V b) {
-  return a > b ? a : b;
-}
-template <class V>
-static inline V smaller(V a, V b) {
-  return a < b ? a : b;
-}
 
 // The largest of some lanes and the smallest of others.
 template <class V>
@@ -334,13 +331,13 @@ static void finish_column(const float* x, const double* sums, const int32_t* cou
   for (; r < n; ++r) to[r] = counts[r] == 0 ? x[r] : with_sum(x[r], sums[r]);
 }
 
-// The larger or the smaller of a canonical number and a raw one, or NaN.
+// The larger or the smaller of a canonical number and a raw one, or NaN, where the processor flushes.
+// The only branch is for NaNs: which number is the larger one no processor foretells.
 template <Join join>
 static inline float extremum(float a, float b) {
-  const int32_t bits = as<int32_t>(b), size = bits & 0x7FFFFFFF;
-  b = as<float>(size > 0x7F800000 ? kNan : size < 0x00800000 ? 0 : bits);
-  const bool first = (join == Join::kLargest ? a > b : a < b) | (a != a);
-  return first ? a : b;
+  b += 0;  // canonical, unless it is a NaN
+  if (__builtin_expect(b != b, false)) return as<float>(0x7FC00000);
+  return (join == Join::kLargest ? b > a : b < a) ? b : a;
 }
 
 template <Join join>
@@ -355,10 +352,13 @@ static inline void join_row(const float* from, int64_t width, float* to) {
 template <Join join>
 static void join_updates(const float* updates, const int32_t* at, int64_t count, int64_t n,
                          int64_t width, float* table) {
-  for (int64_t k = 0; k < count; ++k) {
-    if (uint32_t(at[k]) >= uint32_t(n)) continue;
-    join_row<join>(updates + k * width, width, table + at[k] * width);
-  }
+  const auto join_all = [=](int64_t size) {
+    for (int64_t k = 0; k < count; ++k) {
+      if (uint32_t(at[k]) >= uint32_t(n)) continue;
+      join_row<join>(updates + k * size, size, table + at[k] * size);
+    }
+  };
+  width == 1 ? join_all(1) : join_all(width);  // 1 is known when it is compiled
 }
 
 static const Scatter kScatter = {

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "xla/ffi/api/ffi.h"
@@ -27,10 +29,12 @@ namespace repjax {
 namespace {
 
 constexpr int64_t kThread = 1 << 16;  // additions that are worth a thread
-constexpr int64_t kBlock = 1 << 13;   // elements of a block of rows
+constexpr int64_t kBlock = 1 << 12;   // elements of a block of rows
 constexpr int64_t kTable = 1 << 22;   // bytes of a table of sums, of which each thread has one
 constexpr int64_t kLine = 16;         // elements
 constexpr int64_t kNarrow = 8;        // elements of a row for which lists of the updates do not pay
+constexpr int64_t kWide = 32;         // and for which they pay, if there are more rows than
+constexpr int64_t kFewRows = 64;
 
 struct Problem {
   const float* updates;
@@ -40,62 +44,98 @@ struct Problem {
   float* out;  // where the operand is
 };
 
+// Rows that have updates, by numbers below `count`.
+struct Numbered {
+  int64_t count;
+  const int32_t* of_update;  // not below `count` where an update has none
+  const int32_t* row;        // of each number; null where rows are their own numbers
+};
+
+// All rows; or those of which `only` is not 0 and, where rows are many, that have updates: a set of
+// them, in which a row is if its place says so, so that nothing is done for each of all rows.
+Numbered number_rows(const Problem& p, const char* only) {
+  if (!only && p.n <= 2 * p.windows) return {p.n, p.row, nullptr};
+  thread_local std::vector<int32_t> place;
+  if (int64_t(place.size()) < p.n) place.resize(p.n);
+  int32_t* const row = scratch<kStaged, int32_t>(2 * p.windows + 1);
+  int32_t* const of_update = row + p.windows + 1;
+  int64_t count = 0;
+  for (int64_t k = 0; k < p.windows; ++k) {
+    const int32_t r = p.row[k];
+    of_update[k] = -1;
+    if (uint32_t(r) >= uint32_t(p.n) || (only && !only[r])) continue;
+    row[count] = r;  // where it is found if it is in no place before
+    int32_t& at = place[r];
+    if (at >= count || row[at] != r) at = count++;
+    of_update[k] = at;
+  }
+  return {count, of_update, row};
+}
+
 // Calls row(r, at, count) for each row that has updates, by the list of these, and in arithmetic that
 // flushes: of all rows, or of rows of which `only` is not 0.
 template <class Row>
 void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
-  std::vector<int32_t> list(only ? p.windows + 1 : 0);  // and one that is left out
-  int64_t windows = p.windows;
-  if (only) {
-    windows = 0;
-    for (int64_t k = 0; k < p.windows; ++k) {
-      list[windows] = int32_t(k);
-      const bool is_inside = uint32_t(p.row[k]) < uint32_t(p.n);
-      windows += is_inside & (only[is_inside ? p.row[k] : 0] != 0);
-    }
-  }
-  const auto window = [given = only ? list.data() : nullptr](int64_t i) {
-    return given ? given[i] : int32_t(i);
+  const Numbered rows = number_rows(p, only);
+  const int64_t n = rows.count, all = n + 1;  // the last one is that of updates without a row
+  const int64_t threads = useful_threads(pool, 2.0 * p.windows * p.width, kThread);
+  const int64_t parts = std::min(threads, blocks_of(4 * p.windows, all));
+  int32_t* const first =
+      scratch<kOffsets, int32_t>((1 + parts) * all + parts + p.windows + kUpdatesAhead);
+  int32_t* const next = first + all;
+  int32_t* const sums = next + parts * all;
+  int32_t* const order = sums + parts;
+  const auto begin_of = [=](int64_t part, int64_t count) { return part * count / parts; };
+  // Of an update, without a branch: whether there is a row no processor foretells.
+  const auto row_of = [=](int64_t k) {
+    return std::min(uint32_t(rows.of_update[k]), uint32_t(n));
   };
-  const double work = 2.0 * windows * p.width;
-  const int64_t parts = std::min(p.n, useful_threads(pool, work, kThread));
-  int32_t* const first = scratch<kOffsets, int32_t>(2 * p.n + 2 * windows + parts + kUpdatesAhead);
-  int32_t* const next = first + p.n;
-  int32_t* const kept = next + p.n;
-  int32_t* const order = kept + windows + parts;
-  std::fill_n(order + windows, kUpdatesAhead, 0);
-  // A counting sort: each part sorts the updates of its rows, which go behind those of the parts
-  // before.  What is not of its rows it leaves out without a branch, which no processor foretells.
-  in_parallel(pool, parts, parts, [=, &p](int64_t part) {
-    const int64_t begin = part * p.n / parts, end = (part + 1) * p.n / parts;
-    int32_t before = 0;
-    for (int64_t i = 0; begin > 0 && i < windows; ++i) {
-      before += uint32_t(p.row[window(i)]) < uint32_t(begin);
+  const auto count_updates = [=, &p](int64_t part) {
+    int32_t* const count = next + part * all;
+    std::fill_n(count, all, 0);
+    const int64_t end = begin_of(part + 1, p.windows);
+    for (int64_t k = begin_of(part, p.windows); k < end; ++k) ++count[row_of(k)];
+  };
+  const auto sum_counts = [=](int64_t part) {
+    sums[part] = 0;
+    for (int64_t i = 0; i < parts; ++i) {
+      int32_t* const count = next + i * all;
+      sums[part] += std::accumulate(count + begin_of(part, all), count + begin_of(part + 1, all), 0);
     }
-    int32_t* const mine = kept + before + part;  // and one that is left out
-    int64_t count = 0;
-    for (int64_t i = 0; i < windows; ++i) {
-      const int32_t k = window(i);
-      mine[count] = k;
-      count += uint32_t(p.row[k]) - uint32_t(begin) < uint32_t(end - begin);
-    }
-    std::fill(next + begin, next + end, 0);
-    for (int64_t i = 0; i < count; ++i) ++next[p.row[mine[i]]];
-    for (int64_t r = begin; r < end; ++r) {
+  };
+  // Where the updates of each row go, those of a part of the updates behind those of the parts before.
+  const auto find_places = [=](int64_t part) {
+    int32_t before = std::accumulate(sums, sums + part, 0);
+    for (int64_t r = begin_of(part, all); r < begin_of(part + 1, all); ++r) {
       first[r] = before;
-      before += next[r];
-      next[r] = first[r];
+      for (int64_t i = 0; i < parts; ++i) before += std::exchange(next[i * all + r], before);
     }
-    for (int64_t i = 0; i < count; ++i) order[next[p.row[mine[i]]]++] = mine[i];
-  });
+  };
+  const auto sort_updates = [=, &p](int64_t part) {
+    int32_t* const place = next + part * all;
+    const int64_t end = begin_of(part + 1, p.windows);
+    for (int64_t k = begin_of(part, p.windows); k < end; ++k) order[place[row_of(k)]++] = k;
+  };
   const int64_t together = std::max<int64_t>(1, kBlock / p.width);
-  share(pool, blocks_of(p.n, together), work, kThread, [=, &p](int64_t block) {
+  const auto block_of_rows = [=](int64_t block) {
     const IeeeArithmetic ieee(true);
-    const int64_t end = std::min(p.n, (block + 1) * together);
-    for (int64_t r = block * together; r < end; ++r) {
-      if (first[r] < next[r]) row(r, order + first[r], next[r] - first[r]);
+    const int64_t end = std::min(n, (block + 1) * together);
+    for (int64_t i = block * together; i < end; ++i) {
+      const int64_t count = first[i + 1] - first[i];
+      if (count > 0) row(rows.row ? rows.row[i] : i, order + first[i], count);
     }
-  });
+  };
+  std::fill_n(order + p.windows, kUpdatesAhead, 0);
+  in_phases(pool, threads, {parts, parts, parts, parts, blocks_of(n, together)},
+            [=](int64_t phase, int64_t i) {
+              switch (phase) {
+                case 0: return count_updates(i);
+                case 1: return sum_counts(i);
+                case 2: return find_places(i);
+                case 3: return sort_updates(i);
+                default: return block_of_rows(i);
+              }
+            });
 }
 
 void add_row(const Problem& p, const Scatter& set, int64_t r, const int32_t* at, int64_t count) {
@@ -308,8 +348,11 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
     return ffi::Error::Success();
   }
   const Scatter& set = instruction_set().scatter;
+  // Wide rows are sorted in less time than it takes to bring their sums into the cache again and again;
+  // but few rows are too few blocks of work.
   const bool is_dense = width < kNarrow ? p.n <= 2 * windows
-                                        : 2 * p.n <= windows && p.n * width * 8 <= kTable;
+                                        : 2 * p.n <= windows && p.n * width * 8 <= kTable &&
+                                              (width < kWide || p.n < kFewRows);
   if (!is_dense) {
     add_by_rows(&pool, p, set);
     return ffi::Error::Success();
@@ -330,8 +373,8 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
   return ffi::Error::Success();
 }
 
-// out[r, c] = the largest or the smallest of operand[r, c] and of updates[k, c], rows[k] = r.  Each thread
-// joins some updates, all but the first one to a table of their own.
+// out[r, c] = the largest or the smallest of operand[r, c] and of updates[k, c], rows[k] = r.  Each
+// thread joins some updates, all but the first one to a table of their own.
 ffi::Error handle_extremum(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand,
                            ffi::Buffer<ffi::S32> rows, ffi::Buffer<ffi::F32> updates,
                            int64_t width, int64_t largest, ffi::ResultBuffer<ffi::F32> out) {
@@ -355,9 +398,11 @@ ffi::Error handle_extremum(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand,
   };
   in_parallel(&pool, threads, threads, [=, &set, from = updates.typed_data(),
                                         at = rows.typed_data()](int64_t i) {
+    const IeeeArithmetic flushing(true);
     const int64_t begin = i * windows / threads, end = (i + 1) * windows / threads;
     set.join[int(join)](from + begin * width, at + begin, end - begin, n, width, table(i));
   });
+  const IeeeArithmetic flushing(true);
   for (int64_t i = 1; i < threads; ++i) set.join_tables[int(join)](table(i), size, table(0));
   return ffi::Error::Success();
 }

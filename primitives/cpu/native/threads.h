@@ -3,10 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -103,6 +106,23 @@ template <class Block>
 void in_parallel(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks, Block block) {
   if (threads > 1 && blocks > 1) return hand_out(pool, threads, blocks, std::move(block));
   for (int64_t i = 0; i < blocks; ++i) block(i);
+}
+
+// The same of several phases, in which there are so many blocks: block(phase, i), when all blocks of
+// the phases before are done.  Threads stay awake meanwhile, as waking one takes as long as a short
+// phase; they only wait for those that are at work.
+template <size_t kPhases, class Block>
+void in_phases(xla::ffi::ThreadPool* pool, int64_t threads, const int64_t (&counts)[kPhases],
+               Block block) {
+  std::array<int64_t, kPhases + 1> first = {};
+  std::partial_sum(counts, counts + kPhases, first.begin() + 1);
+  std::atomic<int64_t> done{0};
+  in_parallel(pool, threads, first.back(), [&](int64_t i) {
+    const int64_t phase = std::upper_bound(first.begin(), first.end(), i) - first.begin() - 1;
+    wait_until([&] { return done.load() >= first[phase]; });
+    block(phase, i - first[phase]);
+    ++done;
+  });
 }
 
 // The same in as many threads as `work` repays.
