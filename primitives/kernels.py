@@ -19,6 +19,7 @@ from repjax.primitives.core.jax_internals import prim_requires_devices_during_lo
 from repjax.primitives.core.tables import KERNELS, Kernel
 from repjax.primitives.cpu import (
     bodies,
+    chains,
     fourier,
     groups,
     library,
@@ -46,6 +47,7 @@ from repjax.primitives.operations.products import (
     stock_conv_general_dilated,
     stock_dot_general,
 )
+from repjax.primitives.operations.products.orders import BODIES, in_order
 from repjax.primitives.operations.reductions import cumulative, extrema
 from repjax.primitives.operations.reductions import sums as reductions
 from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
@@ -59,6 +61,13 @@ _OF_XLA = {
     extrema.top_k_p: bodies.top_k,
     integer_dot_general_p: stock_dot_general,
     integer_conv_general_dilated_p: stock_conv_general_dilated,
+}
+#: Likewise without the C++ library, for what a device computes by itself.
+_WITHOUT_LIBRARY = {
+    dot_general_p: in_order({**BODIES["dot_general"], "sequential": chains.dot_general}),
+    conv_general_dilated_p: in_order(
+        {**BODIES["conv_general_dilated"], "sequential": chains.conv_general_dilated}
+    ),
 }
 #: The C++ library, on parts of sharded operands too.
 _IN_PARTS = {
@@ -102,6 +111,8 @@ def _on_cpu(primitive: Primitive) -> Kernel | None:
         return Kernel(lambda: _IN_PARTS[primitive], in_parts=True)
     if primitive in _ON_ONE_DEVICE and library.serves():
         return Kernel(lambda: _ON_ONE_DEVICE[primitive], on_one_device=True)
+    if primitive in _WITHOUT_LIBRARY:
+        return Kernel(lambda: _WITHOUT_LIBRARY[primitive], on_one_device=True)
     return None
 
 

@@ -74,24 +74,31 @@ def fma_chain(lhs, rhs):
     pair of sizes behind K one may be 1, and is broadcast.  The last dimension is the
     one to vectorise over, so it should be the largest.
     """
-    shape = tuple(n if m == 1 else m for m, n in zip(lhs.shape[1:], rhs.shape[1:], strict=True))
+    shape = chain_shape(lhs, rhs)
     zeros = lax.full(shape, 0, np.float64)
-
-    def operand(x, k):  # k >= 0, which XLA would not know
-        x = lax.dynamic_index_in_dim(x, k, keepdims=False, allow_negative_indices=False)
-        kept = [d for d, size in enumerate(x.shape) if size == shape[d]]
-        x = lax.reshape(x, [shape[d] for d in kept])
-        return lax.broadcast_in_dim(canonical.to_float64(x), shape, kept)
 
     # One step an iteration: unrolled steps lengthen the path of dependent instructions,
     # and measured slower on CPUs for all but a few shapes.
     def step(k, s):
-        return fma_step(operand(lhs, k), operand(rhs, k), s)
+        return fma_step(operand(lhs, k, shape), operand(rhs, k, shape), s)
 
     return canonical.to_float32(lax.fori_loop(np.int32(0), np.int32(lhs.shape[0]), step, zeros))
 
 
-def chain_of_groups(lhs, rhs):
+def chain_shape(lhs, rhs) -> tuple[int, ...]:
+    """The shape of the result of :func:`fma_chain`."""
+    return tuple(n if m == 1 else m for m, n in zip(lhs.shape[1:], rhs.shape[1:], strict=True))
+
+
+def operand(x, k, shape):
+    """``x[k]`` as float64, broadcast to the shape of a chain; k >= 0, which XLA would not know."""
+    x = lax.dynamic_index_in_dim(x, k, keepdims=False, allow_negative_indices=False)
+    kept = [d for d, size in enumerate(x.shape) if size == shape[d]]
+    x = lax.reshape(x, [shape[d] for d in kept])
+    return lax.broadcast_in_dim(canonical.to_float64(x), shape, kept)
+
+
+def chain_of_groups(lhs, rhs, chain=fma_chain):
     """``out[g, m, n]`` = the FMA chain over k of ``lhs[k, g, m] * rhs[k, g, n]``.
 
     Float32 ``[K, G, M]`` and ``[K, G, N]`` to ``[G, M, N]``.  The largest of the three is
@@ -103,7 +110,7 @@ def chain_of_groups(lhs, rhs):
     # Sizes that jax.export leaves open are taken for large.
     order = sorted(sizes, key=lambda d: sizes[d] if isinstance(sizes[d], int) else math.inf)
     behind_k = [0, *(d + 1 for d in order)]
-    out = fma_chain(
+    out = chain(
         lax.transpose(lax.expand_dims(lhs, [3]), behind_k),
         lax.transpose(lax.expand_dims(rhs, [2]), behind_k),
     )
