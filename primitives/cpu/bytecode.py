@@ -162,8 +162,8 @@ ELEMENTARY, OF_TWO = (names(in_cpp=True, arity=arity) for arity in (1, 2))
 #: Functions of one number that are rounded once, also to formats of 16 bits.
 ROUNDED_ONCE = frozenset(("rsqrt", "one_minus_square", *ELEMENTARY))
 _FLOAT32: dict[str, _Function] = {PREFIX + name: _plain(name) for name in (*ROUNDED_ONCE, *OF_TWO)}
-#: Those of which float32 results that are rounded once more to a format of 16 bits are the same, for
-#: each of its 65,536 numbers (tests/kernels/test_groups.py).
+#: Those whose float32 results, rounded once more to a format of 16 bits, are the same for each of
+#: its 65,536 numbers (tests/kernels/test_groups.py).
 ROUNDED_TWICE: dict[np.dtype, frozenset[str]] = {
     _FLOAT16: frozenset(("rsqrt", "one_minus_square", "log2", "tanh")),
     _BFLOAT16: ROUNDED_ONCE,
