@@ -1,6 +1,7 @@
 """GPT-2 small's shape, 124 million parameters: its bits in many settings, and what it costs.
 
     python benchmarks/gpt2.py bits python=PYTHON [--output benchmarks/results/gpt2-bits]
+    python benchmarks/gpt2.py bits --steps 100 --tokens 0 [--way plain] [--rows DIGESTS ...]
     python benchmarks/gpt2.py speed [--output benchmarks/results/gpt2-speed]
     python benchmarks/gpt2.py digest --shape small
 
@@ -8,7 +9,9 @@
 each time in a process of its own: with XLA's instructions for SSE4.2, AVX2 and AVX-512, without the
 C++ kernels, where fewer tokens have to do, and in the settings that are given besides, which are
 those of ``repjax trace``.  Exit status: 0 if all digests are equal, 1 if not.  *digest* is what
-such a process computes, and prints one line of JSON.
+such a process computes, and prints one line of JSON; with --rows, such lines of other machines are
+compared, too.  With --steps more steps are taken, all on the same tokens; --way plain is plain JAX,
+whose digests should differ.
 
 *speed*: the step and the sampler, beside plain JAX in turns in the same process; the figures are
 minima.  A sampler's throughput is that of full slots, whose prompts have been read.  Peak memory is
@@ -40,7 +43,7 @@ from cpu import environment
 
 import repjax
 from repjax.models import GPT, generate, log_probs
-from repjax.verify import conformance, settings
+from repjax.verify import conformance, hex_bits, settings
 
 WAYS: dict[str, Callable] = {"plain": jax.jit, "repjax": repjax.reproducible}
 SETTINGS = ("SSE4_2", "AVX2", "AVX512", "kernels=off")
@@ -97,19 +100,38 @@ SHAPES = {
 # --- bits --------------------------------------------------------------------------------
 
 
-def digests(shape: Shape, count: int) -> dict[str, Any]:
-    """What a training step and ``count`` sampled tokens are.
+def digests(shape: Shape, steps: int, count: int, way: str) -> dict[str, Any]:
+    """What training steps and ``count`` sampled tokens are; the sampler is not plain JAX's.
 
     Of the tokens there are digests of the first ones, so that short runs compare with long ones.
     """
     begun = time.perf_counter()
     start, step = shape.trainer()
-    params, state = repjax.reproducible(start)(jax.random.key(0))
+    params, state = WAYS[way](start)(jax.random.key(0))
     drawn = repjax.digest(params)
-    params, *rest = repjax.reproducible(step, donate_argnums=(0, 1))(
-        params, state, shape.tokens(shape.rows, shape.length)
-    )
-    trained = repjax.digest((params, *rest))
+    tokens = shape.tokens(shape.rows, shape.length)
+    program = WAYS[way](step, donate_argnums=(0, 1))
+    for _ in range(steps):
+        params, state, loss = program(params, state, tokens)
+    trained = repjax.digest((params, state, loss))
+    device = jax.devices()[0]
+    row = {
+        "machine": device.device_kind if device.platform != "cpu" else platform.machine(),
+        "jax": jax.__version__,
+        "kernels": repjax.info()["cpu products" if device.platform == "cpu" else "gpu kernels"],
+        "drawn": drawn,
+        "trained": trained,
+        "loss": hex_bits(loss),
+        "sampled": {},
+        "trainer's": True,
+    }
+    if count:
+        row |= samples(shape, params, count)
+    return row | {"seconds": round(time.perf_counter() - begun)}
+
+
+def samples(shape: Shape, params: Any, count: int) -> dict[str, Any]:
+    """Digests of sampled tokens, and whether their log-probabilities are the trainer's."""
     prompt = shape.tokens(1, PROMPT, seed=1)[0]
     request = generate.Request(prompt, jax.random.key(2), count, temperature=0.8, top_p=0.95)
     (done,) = generate.complete(
@@ -120,24 +142,23 @@ def digests(shape: Shape, count: int) -> dict[str, Any]:
     values = np.asarray(values)[0, PROMPT - 1 :]
     sampled = {n: repjax.digest((done.tokens[:n], done.log_probs[:n])) for n in {FEW, count}}
     return {
-        "machine": platform.machine(),
-        "jax": jax.__version__,
-        "products": repjax.info()["cpu products"],
-        "drawn": drawn,
-        "trained": trained,
         "sampled": {str(n): sampled[n] for n in sorted(sampled)},
         "trainer's": bool((values.view(np.uint32) == done.log_probs.view(np.uint32)).all()),
-        "seconds": round(time.perf_counter() - begun),
     }
 
 
-def bits(shape: str, given: list[settings.Setting]) -> dict[str, dict[str, Any]]:
-    """By setting, what :func:`digests` returns in a process of its own."""
+def bits(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """By setting, what :func:`digests` returns in a process of its own, and the rows given."""
     rows = {}
-    for setting in given:
+    for path in arguments.rows:
+        for row in map(json.loads, path.read_text().splitlines()):
+            rows[f"as it is, jax {row['jax']}, {row['machine']}"] = row
+    for setting in arguments.settings:
         without = setting.environment.get("REPJAX_NATIVE") == "off"
-        count = SHAPES[shape].without_kernels if without else TOKENS
-        command = [setting.python, __file__, "digest", "--shape", shape, "--tokens", str(count)]
+        few = SHAPES[arguments.shape].without_kernels
+        count = min(few, arguments.tokens) if without else arguments.tokens
+        command = [setting.python, __file__, "digest", "--shape", arguments.shape]
+        command += ["--way", arguments.way, "--steps", str(arguments.steps), "--tokens", str(count)]
         variables = {**os.environ, "JAX_PLATFORMS": "cpu", **setting.environment}
         print(f"{setting.text} ...", file=sys.stderr, flush=True)
         line = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout
@@ -168,14 +189,18 @@ def equal(rows: dict[str, dict[str, Any]]) -> bool:
 def page_of_bits(shape: str, rows: dict[str, dict[str, Any]], info: dict[str, str]) -> str:
     lines = ["# Bits of GPT-2 small's shape", "", *heading(shape, info)]
     lines += ["The first twelve digits of digests: parameters as drawn, parameters and optimizer"]
-    lines += ["state after a training step, and tokens with their log-probabilities.", ""]
-    lines += ["| setting | machine | jax | products | drawn | trained | tokens | sampled | s |"]
+    lines += [
+        "state after training, with the last loss, and tokens with their log-probabilities.",
+        "",
+    ]
+    lines += ["| setting | machine | jax | kernels | drawn | trained | tokens | sampled | s |"]
     lines += ["|---|---|---|---|---|---|---:|---|---:|"]
     short = lambda digest: f"`{digest.removeprefix('sha256:')[:12]}`"  # noqa: E731
     for name, row in rows.items():
-        for count, sampled in row["sampled"].items():
-            cells = [name.split(", ")[0], row["machine"], row["jax"], row["products"]]
-            cells += [*map(short, (row["drawn"], row["trained"])), count, short(sampled)]
+        for count, sampled in row["sampled"].items() or [("", "")]:
+            cells = [name.split(", ")[0], row["machine"], row["jax"], row["kernels"]]
+            cells += [*map(short, (row["drawn"], row["trained"]))]
+            cells += [count, sampled and short(sampled)]
             cells += [str(row["seconds"])]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"All equal, and the sampler's the trainer's: {'yes' if equal(rows) else 'NO'}."]
@@ -311,9 +336,13 @@ def parse() -> argparse.Namespace:
             command.add_argument("--output", type=pathlib.Path, help="write OUTPUT.md and .json")
         if name == "bits":
             command.add_argument("settings", nargs="*", help="settings beside the usual ones")
-        if name == "digest":
+            command.add_argument(
+                "--rows", type=pathlib.Path, nargs="+", default=[], help="what *digest* has printed"
+            )
+        if name in ("bits", "digest"):
+            command.add_argument("--steps", type=int, default=1, help="how many to train (1)")
             command.add_argument("--tokens", type=int, default=TOKENS, help="how many to sample")
-        if name == "memory":
+        if name != "speed":
             command.add_argument("--way", choices=WAYS, default="repjax")
     arguments = parser.parse_args()
     if arguments.command == "bits":
@@ -328,14 +357,14 @@ def main() -> int:
     arguments = parse()
     shape, status = SHAPES[arguments.shape], 0
     if arguments.command == "digest":
-        print(json.dumps(digests(shape, arguments.tokens)))
+        print(json.dumps(digests(shape, arguments.steps, arguments.tokens, arguments.way)))
         return 0
     if arguments.command == "memory":
         print(peak_memory(shape, arguments.way))
         return 0
-    info = {**environment(), "products": repjax.info()["cpu products"]}
+    info = {**environment(), "kernels": repjax.info()["cpu products"]}
     if arguments.command == "bits":
-        rows: dict[str, Any] = bits(arguments.shape, arguments.settings)
+        rows: dict[str, Any] = bits(arguments)
         page, status = page_of_bits(arguments.shape, rows, info), 0 if equal(rows) else 1
     else:
         rows = speed(arguments.shape)
