@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import cpu
+import gpt2
 import jax
 import numpy as np
 import optax
@@ -151,6 +152,7 @@ def reduction_cases(quick: bool) -> Iterator[Case]:
 
 
 def network_cases(quick: bool) -> Iterator[Case]:
+    yield _gpt2(quick)
     inputs = None
     if not quick:
         tokens = np.arange(32 * 256, dtype=np.int32).reshape(32, 256) % 100
@@ -164,6 +166,19 @@ def network_cases(quick: bool) -> Iterator[Case]:
         if name.startswith("transformer"):
             ways["sequential, rows by XLA"] = {"contraction": "sequential", "rows": False}
         yield Case(f"training: {name}", function, arguments, ways, 0, BOTH, True)
+
+
+def _gpt2(quick: bool) -> Case:
+    """A training step of GPT-2 small's shape.  In exact products it would take minutes."""
+    shape = gpt2.SHAPES["small" if quick else "gpt2"]
+    rows, length = (2, 32) if quick else (8, 1024)
+    start, step = shape.trainer()
+    params, state = jax.eval_shape(start, jax.random.key(0))
+    params = jax.tree.map(lambda x: values(x.shape) * np.float32(0.02), params)
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
+    ways = {order: PRODUCTS[order] for order in ("sequential", "order_independent")}
+    name = f"training: GPT-2 small's shape{', made small' * quick}, AdamW, {rows}x{length} tokens"
+    return Case(name, step, (params, state, shape.tokens(rows, length)), ways, 0, BOTH, True)
 
 
 def contraction_cases(quick: bool) -> Iterator[Case]:

@@ -28,6 +28,9 @@ SETTINGS = [("SSE4_2", 1, 1), ("AVX", 2, 8), ("AVX2", 1, 1), ("AVX512", 2, 8)]
 #: The kernel of contractions for each: what such a machine would have.
 KERNELS = {"SSE4_2": "off", "AVX": "PLAIN"}
 
+#: What says most in a minute; the rest is slow.
+SOME = ["elementary", "contractions", "reductions", "train_one_step", "train_transformer"]
+
 
 def _environment(isa: str, devices: int) -> dict[str, str]:
     flags = f"--xla_cpu_max_isa={isa} --xla_force_host_platform_device_count={devices}"
@@ -54,6 +57,13 @@ def _run(arguments: list[str], isa: str, devices: int = 1) -> str:
     return result.stdout
 
 
+def _digests(names: list[str], isa: str, cpus: int, devices: int) -> dict[str, str]:
+    # Tests that run at the same time on one CPU each are not to share it.
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    arguments = [str(SCRIPT), *names, f"--cpus={cpus}", f"--first-cpu={first}"]
+    return json.loads(_run(arguments, isa, devices))
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_this_process(name):
     with audited() as findings:
@@ -68,11 +78,13 @@ def test_setting(isa, cpus, devices):
     # Other ways to the same bits have the same operations: once is enough, and eager is done above.
     others = set(SAME_AS) if isa != "AVX512" else {"train_one_step_eager"}
     names = [name for name in PROGRAMS if name not in others]
-    # Tests that run at the same time on one CPU each are not to share it.
-    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    arguments = [str(SCRIPT), *names, f"--cpus={cpus}", f"--first-cpu={first}"]
-    digests = json.loads(_run(arguments, isa, devices))
-    assert digests == {name: golden(name) for name in names}
+    assert _digests(names, isa, cpus, devices) == {name: golden(name) for name in names}
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="instruction sets are a CPU matter")
+@pytest.mark.parametrize(("isa", "cpus", "devices"), SETTINGS)
+def test_some_in_each_setting(isa, cpus, devices):
+    assert _digests(SOME, isa, cpus, devices) == {name: golden(name) for name in SOME}
 
 
 PLAIN = """
