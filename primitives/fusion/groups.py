@@ -69,8 +69,36 @@ from repjax.primitives.fusion.views import (
 # --- groups -----------------------------------------------------------------------------
 
 
+def _operation(equation) -> tuple[Any, ...]:
+    return equation.primitive, tuple(sorted(equation.params.items())), equation.ctx
+
+
+class _SameAsOthers:
+    """Equal to what computes the same, whatever its variables are called.
+
+    JAX lowers equations of equal parameters once, and so what the layers of a network have in
+    common, which Pallas takes a tenth of a second for each time.
+    """
+
+    def __eq__(self, other) -> bool:
+        return self is other or (type(self) is type(other) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @functools.cached_property
+    def _key(self) -> Any:
+        try:
+            hash(self._structure)
+        except TypeError:  # a parameter that tells nothing, such as a list
+            return id(self)
+        return self._structure
+
+    _structure: Any  # All that it consists of, with numbers for its variables.
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class Group(_SameAsOthers):
     """Equations, with the variables that they take and that are needed of them, as in a jaxpr."""
 
     eqns: tuple[Any, ...]
@@ -84,6 +112,21 @@ class Group:
         for equation in self.eqns:
             run(equation, environment)
         return [environment[v] for v in self.outvars]
+
+    @functools.cached_property
+    def _structure(self) -> tuple[Any, ...]:
+        numbers: dict[Any, int] = {}
+
+        def known(x):
+            if isinstance(x, Literal):
+                return x.aval, np.asarray(x.val).tobytes()
+            return x.aval, numbers.setdefault(x, len(numbers))
+
+        def all_known(xs):
+            return tuple(map(known, xs))
+
+        eqns = [(*_operation(e), all_known(e.invars), all_known(e.outvars)) for e in self.eqns]
+        return all_known(self.invars), tuple(eqns), all_known(self.outvars), self.kernels
 
     @functools.cached_property
     def names(self) -> Names:
@@ -146,11 +189,15 @@ def axes_of_groups(*_, groups: Sequence[Group]) -> Axes:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sum:
+class Sum(_SameAsOthers):
     """The equation of a sum or extremum, and the group of its terms, which is its operand."""
 
     group: Group
     equation: Any
+
+    @functools.cached_property
+    def _structure(self) -> tuple[Any, ...]:
+        return self.group, *_operation(self.equation)
 
     @property
     def eqns(self) -> tuple[Any, ...]:

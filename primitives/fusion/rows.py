@@ -203,6 +203,10 @@ class Rows(Group):
 
     shape: tuple[int, int]
 
+    @functools.cached_property
+    def _structure(self) -> tuple[Any, ...]:
+        return (*super()._structure, self.shape)
+
     def part(self, operands) -> Rows:
         part = super().part(operands)
         return dataclasses.replace(part, shape=next(filter(None, map(_reduced, part.eqns))))

@@ -447,6 +447,25 @@ def test_lowered_programs(name):
 
 
 @pytest.mark.usefixtures("for_one_device")
+def test_what_layers_have_in_common_is_lowered_once(monkeypatch):
+    made = []
+
+    def evaluate(*operands, group, evaluate=kernel.evaluate):
+        made.append(group)
+        return evaluate(*operands, group=group)
+
+    def network(x):
+        for factor in (3, 3, 3, 3, 2):
+            x = lax.sort(jax.nn.softmax(x * np.float32(factor)))
+        return x
+
+    monkeypatch.setattr(kernel, "evaluate", evaluate)
+    assert lowered(repjax.reproducible(network), X) == 5
+    # The first one makes its operand canonical.
+    assert len(made) == len(set(made)) == 3
+
+
+@pytest.mark.usefixtures("for_one_device")
 def test_lowered_operations():
     """Triton has all that their bodies are made of."""
     for dtype in (np.float32, *HALVES):
