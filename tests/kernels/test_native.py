@@ -56,6 +56,7 @@ MATRICES = [
     (23, 511, 47),
     (128, 64, 128),
     (37, 1030, 130),
+    (520, 258, 260),  # transposed, the left one is packed
 ]
 #: Of A[m, k] and B[k, n], which are stored transposed.
 LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]

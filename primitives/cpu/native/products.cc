@@ -84,6 +84,9 @@ constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together,
 constexpr int64_t kTermsAcross = 4096;  // which are read to their end
 constexpr int64_t kLeastRows = 7;      // of a block
+// Terms of a left row that lie so far apart share sets of the L1 cache, and few tiles take what a
+// cache line has: where so many panels read them, they are put together.
+constexpr int64_t kFar = 512, kPanels = 4;
 
 // The chain of one output, out[g, m, n].
 void run_chain(const Problem& p, const bool* raw, const Chains& set, int64_t g, int64_t m,
@@ -143,7 +146,9 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
   const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
   const bool one_row = rows == 1 && unpacked && all_together && columns >= set.lanes;
-  if (raw[kLhs] || raw[kRhs]) std::iota(one_by_one, one_by_one + terms, 0);
+  const bool packs_left =
+      raw[kLhs] || (panels >= kPanels && rows > kUnpackedRows && p.k.stride(kLhs) >= kFar);
+  if (packs_left) std::iota(one_by_one, one_by_one + terms, 0);
 
   // Panels whose columns do not lie together in the result have their own accumulators.
   bool direct[kOfRow];
@@ -155,7 +160,7 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   float* const accumulators = scratch<kSums, float>(all_direct ? 0 : rows * panels * width);
   float* const packed = scratch<kRight, float>(terms * width);
   float* const rest = packed;
-  float* const packed_left = scratch<kLeft, float>(raw[kLhs] ? rows * terms : 0);
+  float* const packed_left = scratch<kLeft, float>(packs_left ? rows * terms : 0);
   const auto pack = set.pack[raw[kRhs]];
 
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k.size; k0 += terms) {
@@ -164,12 +169,12 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
     p.k.offsets(kRhs, k0, here_k, rhs_k);
     const bool first = k0 == 0, last = k0 + terms >= p.k.size;
     const int64_t* left_k = lhs_k;
-    if (raw[kLhs]) {
-      set.pack[true](lhs, lhs_m, rows, lhs_k, here_k, packed_left, here_k);
+    if (packs_left) {
+      set.pack[raw[kLhs]](lhs, lhs_m, rows, lhs_k, here_k, packed_left, here_k);
       left_k = one_by_one;
     }
     const auto left_row = [&](int64_t i) {
-      return raw[kLhs] ? packed_left + i * here_k : lhs + lhs_m[i];
+      return packs_left ? packed_left + i * here_k : lhs + lhs_m[i];
     };
     const bool across =
         !along && rows <= kRowsAcross && contiguous(rhs_k, here_k) && !raw[kRhs];
