@@ -214,7 +214,10 @@ SLOW = {
     "x64::test_training",
 }
 #: They take minutes in processes of their own: begun first, none is left alone at the end.
-LONG = ("test_settings.py::test_setting[", "test_structure.py::test_wheel", "test_halves.py::")
+LONG = (
+    *("test_settings.py::test_setting[", "test_settings.py::test_some_in_each_setting["),
+    *("test_structure.py::test_wheel", "test_halves.py::"),
+)
 
 
 MARKS = {
