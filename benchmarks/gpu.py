@@ -1,6 +1,6 @@
 """What repjax costs on a GPU, against plain XLA and against what the device can do.
 
-    python benchmarks/gpu.py [--quick] [--minutes M] [--only PREFIX ...] [--output DIR]
+    python benchmarks/gpu.py [--quick] [--minutes M] [--only PREFIX ...] [--kernels] [--output DIR]
 
 Each case runs as plain JAX in float32 (precision HIGHEST) and, where there are matrix products,
 also as XLA's default, which is TF32, and as repjax in each order.  Achieved bytes/s and flop/s are
@@ -11,6 +11,7 @@ by the best plain HIGHEST product.
 A figure is the time of one of many calls that are queued without waiting for each other: of the
 least of several measurements of 2 N and of N calls the difference, so that what a measurement costs
 by itself is left out, divided by N.  It cannot be less than the time to dispatch a program.
+With --kernels, two more calls are traced, and the report has the kernels that took longest.
 
 First comes a product whose bits are known, then what tells most: products, rows, training.  With
 --output, writes DIR/speed.md and .json before and after every case, so that a run that is cut off,
@@ -22,10 +23,14 @@ left.  --platform cpu --quick tries the program out elsewhere.
 from __future__ import annotations
 
 import argparse
+import collections
+import gzip
 import itertools
+import json
 import math
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -152,7 +157,6 @@ def reduction_cases(quick: bool) -> Iterator[Case]:
 
 
 def network_cases(quick: bool) -> Iterator[Case]:
-    yield _gpt2(quick)
     inputs = None
     if not quick:
         tokens = np.arange(32 * 256, dtype=np.int32).reshape(32, 256) % 100
@@ -168,7 +172,7 @@ def network_cases(quick: bool) -> Iterator[Case]:
         yield Case(f"training: {name}", function, arguments, ways, 0, BOTH, True)
 
 
-def _gpt2(quick: bool) -> Case:
+def language_model_cases(quick: bool) -> Iterator[Case]:
     """A training step of GPT-2 small's shape.  In exact products it would take minutes."""
     shape = gpt2.SHAPES["small" if quick else "gpt2"]
     rows, length = (2, 32) if quick else (8, 1024)
@@ -178,7 +182,7 @@ def _gpt2(quick: bool) -> Case:
     state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
     ways = {order: PRODUCTS[order] for order in ("sequential", "order_independent")}
     name = f"training: GPT-2 small's shape{', made small' * quick}, AdamW, {rows}x{length} tokens"
-    return Case(name, step, (params, state, shape.tokens(rows, length)), ways, 0, BOTH, True)
+    yield Case(name, step, (params, state, shape.tokens(rows, length)), ways, 0, BOTH, True)
 
 
 def contraction_cases(quick: bool) -> Iterator[Case]:
@@ -283,6 +287,37 @@ def measure(program, arguments, seconds: float) -> dict[str, float]:
     return {"seconds": best, "first": first, "calls": calls}
 
 
+def kernel_times(program, arguments, calls: int = 2) -> list[dict[str, Any]]:
+    """Of one call, each kernel's name, launches and seconds, by a trace; the longest first."""
+    with tempfile.TemporaryDirectory(prefix="repjax_trace_") as folder:
+        with jax.profiler.trace(folder, create_perfetto_trace=True):
+            queued(program, arguments, calls)
+        (path,) = pathlib.Path(folder).rglob("perfetto_trace.json.gz")
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+    return _kernels(trace["traceEvents"] if isinstance(trace, dict) else trace, calls)
+
+
+def _kernels(events: list[dict[str, Any]], calls: int) -> list[dict[str, Any]]:
+    """What the streams of the GPUs in a trace did."""
+    names = {
+        (x["name"], x["pid"], x.get("tid")): x["args"]["name"]
+        for x in events
+        if x.get("ph") == "M" and "name" in x["args"]
+    }
+    spent, launches = collections.Counter(), collections.Counter()
+    for event in (x for x in events if x.get("ph") == "X"):
+        device = names.get(("process_name", event["pid"], None), "")
+        if "GPU" in device and "Stream" in names.get(
+            ("thread_name", event["pid"], event["tid"]), ""
+        ):
+            spent[event["name"]] += event["dur"]
+            launches[event["name"]] += 1
+    return [
+        {"name": name, "launches": launches[name] / calls, "seconds": microseconds / calls / 1e6}
+        for name, microseconds in spent.most_common()
+    ]
+
+
 def ceilings(quick: bool, seconds: float) -> dict[str, float]:
     """What the device can do, and how long it takes to dispatch an empty program."""
     n = 1 << 14 if quick else 1 << 28
@@ -345,7 +380,22 @@ def markdown(report: dict[str, Any]) -> str:
                 cells += ["" if training or unit not in best else f"{rate / best[unit]:.0%}"]
                 cells += [f"{t / plain:.2f}" if plain else ""]
             lines.append("| " + " | ".join(cells) + " |")
+    for name, row in report["cases"].items():
+        for way, figures in row["ways"].items():
+            if figures.get("kernels"):
+                lines += ["", f"### Kernels of {name}, {way}", "", _of_kernels(figures["kernels"])]
     return "\n".join(lines) + "\n"
+
+
+def _of_kernels(found: list[dict[str, Any]], shown: int = 12) -> str:
+    """What takes longest, as a table, and what all take together."""
+    whole = sum(x["seconds"] for x in found)
+    launches = sum(x["launches"] for x in found)
+    lines = ["| kernel | launches | ms | share |", "|---|---:|---:|---:|"]
+    for x in [*found[:shown], {"name": "all", "launches": launches, "seconds": whole}]:
+        share = f"{x['seconds'] / whole:.0%}"
+        lines.append(f"| {x['name'][:60]} | {x['launches']:g} | {x['seconds'] * 1e3:.3f} | {share} |")
+    return "\n".join(lines)
 
 
 def _left(report: dict[str, Any]) -> str:
@@ -371,6 +421,7 @@ def find_device(platform: str):
 FAMILIES = {
     "product": product_cases,
     "rows": row_cases,
+    "training: GPT-2": language_model_cases,
     "training": network_cases,
     "sum": reduction_cases,
     "elementwise": elementwise_cases,
@@ -383,7 +434,7 @@ def chosen(only: list[str]) -> dict[str, Callable[[bool], Iterator[Case]]]:
     """The families that may have cases whose names start so: to make all cases takes minutes."""
 
     def may_have(family: str) -> bool:
-        starts = [f"{name}: " for name in family.split(" and ")]
+        starts = family.split(" and ")
         return any(a.startswith(b) or b.startswith(a) for a in starts for b in only)
 
     found = {family: cases for family, cases in FAMILIES.items() if may_have(family)}
@@ -407,8 +458,10 @@ def _failed(error: Exception) -> dict[str, str]:
     return {"error": f"{type(error).__name__}: {text[0][:200]}"}
 
 
-def measure_ways(case: Case, seconds: float, deadline: float) -> dict[str, Any]:
-    """The row of a case in the report: its ways, until the deadline."""
+def measure_ways(
+    case: Case, seconds: float, deadline: float, kernels: bool = False
+) -> dict[str, Any]:
+    """The row of a case in the report: its ways, until the deadline, and their kernels."""
     row: dict[str, Any] = {"bytes": case.bytes(), "flops": case.flops, "ways": {}}
     # An array of the host, such as labels, would be copied to the device by every call.
     arguments = jax.device_put(case.arguments)
@@ -416,7 +469,10 @@ def measure_ways(case: Case, seconds: float, deadline: float) -> dict[str, Any]:
         if time.monotonic() > deadline:
             break
         try:
-            row["ways"][way] = measure(compile_program(), arguments, seconds)
+            program = compile_program()
+            row["ways"][way] = measure(program, arguments, seconds)
+            if kernels:
+                row["ways"][way]["kernels"] = kernel_times(program, arguments)
         except Exception as error:  # such as too little memory: the others are to run
             row["ways"][way] = _failed(error)
     return row
@@ -429,6 +485,7 @@ def main() -> int:
         "--minutes", type=conformance.minutes, default=math.inf, help="begin no case after them"
     )
     parser.add_argument("--only", nargs="+", default=[""], help="cases whose names start so")
+    parser.add_argument("--kernels", action="store_true", help="what takes longest, by a trace")
     parser.add_argument("--platform", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--output", type=pathlib.Path, metavar="DIR", help="write DIR/speed.*")
     arguments = parser.parse_args()
@@ -474,7 +531,7 @@ def _run(arguments: argparse.Namespace, deadline: float) -> int:
             if not case.name.startswith(tuple(arguments.only)):
                 continue
             save(case.name)
-            row = measure_ways(case, seconds, deadline)
+            row = measure_ways(case, seconds, deadline, arguments.kernels)
             if row["ways"]:
                 report["cases"][case.name] = row
                 ways = row["ways"].items()

@@ -42,6 +42,9 @@ _THIN = 3
 _MANY = 1 << 14
 _BLOCK = 256
 _UNROLLED = 8
+# Rows for which a right operand whose terms lie together is transposed: two passes over memory,
+# where threads would read shared memory at multiples of a row of terms, and take twice as long.
+_TRANSPOSED_FROM = 128
 # Sums of fewer products of int8 are in int32, and so is their sum with a carry of 24 bits.
 _EXACT_TERMS = (1 << 17) - (1 << 10)
 # For products of digits: sums that one pass adds if there are no more, bytes of the sums of a
@@ -353,7 +356,26 @@ def dot_general(lhs, rhs, *, dimension_numbers, interpret=False):
     shape, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     if 0 in (*shape, *problem.sizes):
         return lax.full(shape, 0, np.float32)
+    by_triton = interpret or gpu.backend() != "ptx"
+    if by_triton and problem.sizes[1] >= _TRANSPOSED_FROM:
+        rhs, dimension_numbers = _with_outputs_last(rhs, dimension_numbers)
+        _, problem = problems.dot_general(lhs, rhs, dimension_numbers)
     return _by_chains(lhs, rhs, shape, problem, interpret=interpret)
+
+
+def _with_outputs_last(rhs, dimension_numbers):
+    """A right operand whose last axis is one of outputs, and its dimension numbers.
+
+    The order of the terms stays.
+    """
+    contracting, batch = dimension_numbers
+    free = free_dimensions(rhs, contracting[1], batch[1])
+    if not free or rhs.ndim - 1 not in contracting[1]:
+        return rhs, dimension_numbers
+    moved = lax.transpose(rhs, [*batch[1], *contracting[1], *free])
+    axes = range(len(batch[1]) + len(contracting[1]))
+    batches, terms = axes[: len(batch[1])], axes[len(batch[1]) :]
+    return moved, ((contracting[0], tuple(terms)), (batch[0], tuple(batches)))
 
 
 def _sum_of_digits(left, right, shape, parts, weights, words: int, interpret: bool):

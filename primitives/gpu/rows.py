@@ -33,14 +33,13 @@ from repjax.primitives.gpu import sums as columns
 from repjax.primitives.gpu import triton
 from repjax.primitives.gpu.products import offset
 from repjax.primitives.gpu.takes import GPU, SHORT, name_of
-from repjax.primitives.operations.arithmetic import canonicalize_p
 from repjax.primitives.operations.reductions import sort_keys
 from repjax.primitives.operations.reductions.extrema import reduce_max_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
 
 #: Elements of a program, at least, and of each of its threads.
-_ELEMENTS = 1 << 10
-_OF_A_THREAD = 8
+_ELEMENTS = 1 << 9
+_OF_A_THREAD = 16
 #: The same of a tile of a row that does not fit into registers, where sums wait in them.
 _TILE = 1 << 11
 _OF_A_THREAD_IN_PASSES = 4
@@ -89,13 +88,28 @@ _EXACT = {
 }
 
 
+#: Operations of float32 and their guards, for which GPUs have short ones.
+_GUARDED = {
+    "add": (lax.add, triton.flush),
+    "sub": (lax.sub, triton.flush),
+    "mul": (lax.mul, triton.guard),
+    "square": (lambda x: lax.mul(x, x), triton.guard),
+    "neg": (lambda x: lax.sub(lax.full_like(x, 0), x), triton.flush),
+    "canonicalize": (lambda x: x, triton.canonicalize),
+}
+
+
 def _function(equation, interpret: bool):
     """What an elementwise equation computes, on tiles of the shape of its result."""
     avals = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
     name = name_of(equation)
     instruction = name.removeprefix(PREFIX)
-    if instruction in triton.ROUNDED and avals[1][0].dtype == np.float32 and not interpret:
-        return lambda *tiles: canonical.guard(triton.rounded(instruction, *tiles))
+    if avals[1][0].dtype == np.float32 and not interpret:
+        if instruction in triton.ROUNDED:
+            return lambda *tiles: triton.guard(triton.rounded(instruction, *tiles), interpret)
+        if instruction in _GUARDED:
+            operation, guard = _GUARDED[instruction]
+            return lambda *tiles: guard(operation(*tiles), interpret)
     if name in _EXACT:
         function = _EXACT[name]
     elif equation.primitive in BODIES:
@@ -137,7 +151,7 @@ def _as_it_is(x):
     return x
 
 
-def _reduction(equation, x, inside, ending=flush):
+def _reduction(equation, x, inside, ending):
     """The reduction of each row of a tile; ``inside`` is where it has elements, or None.
 
     Each addition of a sum has this ``ending``.
@@ -224,7 +238,7 @@ class _Tile:
         else:
             x = triton.load(self.inputs[read.root], at, inside)
         if read.canonical:
-            x = BODIES[canonicalize_p]([], [])(x)
+            x = triton.canonicalize(x, self.interpret)
         return self.across(x) if read.columns and not read.rows else x
 
     def compute(self, equation, reads) -> None:
@@ -245,7 +259,7 @@ class _Tile:
     def ending(self, equation):
         """What additions end in; XLA, which interprets kernels, would add in another order."""
         needed = self.interpret or equation.outvars[0] not in self.without_sign
-        return flush if needed else _as_it_is
+        return functools.partial(triton.flush, interpret=self.interpret) if needed else _as_it_is
 
     def store(self, variable, ref) -> None:
         x, at, inside = self.values[variable], self.row, self.is_row

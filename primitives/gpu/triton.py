@@ -138,11 +138,36 @@ def call_all(
 
 #: Operations of float32 that PTX rounds correctly; Triton's own are approximations.
 ROUNDED = {"div": "div.rn.f32 $0, $1, $2;", "sqrt": "sqrt.rn.f32 $0, $1;"}
+#: Subnormal operands and results become zeros of their sign, and -0 + 0 is +0.
+_FLUSH = "add.rn.ftz.f32 $0, $1, 0f00000000;"
 
 
 def rounded(name: str, *tiles):
     """The quotient of two tiles of float32, or a root, to nearest even, with gradual underflow."""
     return _instruction(ROUNDED[name], tiles)
+
+
+def flush(x, interpret: bool):
+    """``canonical.flush`` of a tile, which makes another NaN of a NaN."""
+    if x.dtype != np.float32 or interpret:
+        return canonical.flush(x)
+    return _instruction(_FLUSH, (x,))
+
+
+def guard(x, interpret: bool):
+    """``canonical.guard`` of a tile; comparisons of a GPU take subnormals as they are."""
+    if x.dtype != np.float32 or interpret:
+        return canonical.guard(x)
+    tiny = lax.full_like(x, np.finfo(np.float32).tiny)
+    return lax.select(lax.le(lax.abs(x), tiny), lax.full_like(x, 0), x)
+
+
+def canonicalize(x, interpret: bool):
+    """``canonical.canonicalize`` of a tile: additions make 0x7fffffff of any NaN."""
+    if x.dtype != np.float32 or interpret:
+        return canonical.canonicalize(x)
+    i = canonical.bits(flush(x, interpret))
+    return canonical.from_bits(lax.min(i, lax.full_like(i, canonical.format_of(x).nan)), x.dtype)
 
 
 def _instruction(text: str, tiles):

@@ -128,7 +128,10 @@ def environment(device) -> dict[str, str]:
         "devices": f"{device.device_kind}, one of {len(jax.devices())}",
         "compute capability": str(getattr(device, "compute_capability", "")),
         "runtime": device.client.platform_version.strip().replace("\n", ", "),
-        "driver": driver.read_text().splitlines()[0] if driver.exists() else "",
+        # Behind the version stands who built it.
+        "driver": driver.read_text().partition("  Release Build")[0].splitlines()[0]
+        if driver.exists()
+        else "",
         "machine": platform.machine(),
         **{name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
     }

@@ -53,6 +53,8 @@ def test_wrong_requests_are_refused(arguments, message):
         (["product: 64"], ["product"]),
         (["attention: scores", "conv"], ["convolution and attention"]),
         (["s"], ["sum", "scatter-add"]),
+        (["training: LeNet"], ["training"]),
+        (["training: GPT-2 small"], ["training: GPT-2", "training"]),
         ([""], [*gpu.FAMILIES]),
     ],
 )
@@ -71,6 +73,27 @@ def test_arguments_are_on_the_device():
     )
     gpu.measure_ways(case, 0.0, math.inf)
     assert seen and all(isinstance(x, jax.Array) for xs in seen for x in xs)
+
+
+def test_kernels_of_a_trace():
+    """Those of the GPU's streams: not what the host did, nor what a stream's name stands for."""
+
+    def name(what, pid, tid, text):
+        where = {"pid": pid} | ({} if tid is None else {"tid": tid})
+        return {"ph": "M", "name": what, "args": {"name": text}, **where}
+
+    def event(pid, tid, text, microseconds):
+        return {"ph": "X", "pid": pid, "tid": tid, "name": text, "dur": microseconds}
+
+    names = [name("process_name", 1, None, "/device:GPU:0"), name("thread_name", 1, 5, "Stream #5")]
+    names += [name("process_name", 2, None, "/host:CPU"), name("thread_name", 2, 5, "Stream")]
+    names += [name("thread_name", 1, 6, "XLA Modules")]
+    events = [event(1, 5, "tiles", 3), event(1, 5, "tiles", 5), event(1, 5, "rows", 2)]
+    events += [event(2, 5, "host", 100), event(1, 6, "step", 10)]
+    found = gpu._kernels(names + events, calls=2)
+    assert [(x["name"], x["launches"]) for x in found] == [("tiles", 1), ("rows", 0.5)]
+    assert [x["seconds"] for x in found] == [4e-6, 1e-6]
+    assert "| tiles | 1 | 0.004 | 80% |" in gpu._of_kernels(found)
 
 
 def test_a_report_without_ceilings(monkeypatch, tmp_path):

@@ -63,7 +63,8 @@ def _compare(kernel, expected, shapes, parameters, data=("any_bits", "underflowi
 
 
 @pytest.mark.parametrize("case", DOTS)
-def test_dot_general(case):
+def test_dot_general(case, monkeypatch):
+    monkeypatch.setattr(products, "_TRANSPOSED_FROM", 2)
     *shapes, numbers = DOTS[case]
     _compare(DOT, ON_CPU[0], shapes, {"dimension_numbers": numbers})
 

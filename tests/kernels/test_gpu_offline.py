@@ -161,7 +161,8 @@ def test_races(target, only):
     for name, (missed, count) in counts.items():
         pipelined = name.startswith("tile, order_independent")
         assert missed == count or (pipelined and missed >= count / 5), counts
-        assert count or not name.startswith(("tile", "rows", "dot", "conv"))
+        # Rows of one warp need none.
+        assert count or not name.startswith(("tile", "rows of", "rows, sums", "dot", "conv"))
 
 
 @compiles

@@ -14,6 +14,7 @@ from ptx.machine import Machine
 from ptx.parse import parse
 from ptx.races import EmulationError
 from ptx.state import CONSTANTS, Launch
+from repjax.primitives.core import canonical
 from repjax.verify import vectors
 
 RNG = np.random.default_rng(0)
@@ -23,6 +24,8 @@ BRANCH = "setp.lt.s32 %p1, %r1, 16; mov.b32 %r3, %r2; @%p1 bra $L; neg.f32 %r3, 
 COUNT = "atom.global.add.u32 %r3, [%rd2+128], 1;"
 FLOATS = np.linspace(1, 2, 32, endpoint=False, dtype=np.float32)
 EXTREMES = np.array([np.nan, 1e20, -1e20, 2.7, -2.7, 0.5, 1.5, -0.0] * 4, np.float32)
+EDGES = np.array([0, 1, 0x7FFFFF, 0x800000, 0x3F800000, 0x7F800000, 0x7FFFFFFF, 0], np.uint32)
+EDGES = np.tile(np.r_[EDGES, EDGES[:6] | 0x80000000, 0, 0].astype(np.uint32), 2).view(np.float32)
 INTEGERS = RNG.integers(-(2**31), 2**31, 32).astype(np.int32)
 
 
@@ -42,6 +45,7 @@ def launch(body: str, x: np.ndarray, places=((0, 128), (256, 128)), **options) -
     [
         ("add.rn.f32 %r3, %r2, 0f33800000;", FLOATS, lambda x: x + np.float32(2.0**-24)),
         ("add.rz.f32 %r3, %r2, 0f33FFFFFF;", FLOATS, lambda x: x),
+        ("add.rn.ftz.f32 %r3, %r2, 0f00000000;", EDGES, lambda x: np.asarray(canonical.flush(x))),
         (
             "cvt.rzi.s32.f32 %r3, %r2;",
             EXTREMES,

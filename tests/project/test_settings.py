@@ -29,7 +29,7 @@ SETTINGS = [("SSE4_2", 1, 1), ("AVX", 2, 8), ("AVX2", 1, 1), ("AVX512", 2, 8)]
 KERNELS = {"SSE4_2": "off", "AVX": "PLAIN"}
 
 #: What says most in a minute; the rest is slow.
-SOME = ["elementary", "contractions", "reductions", "train_one_step", "train_transformer"]
+SOME = ["elementary", "contractions", "reductions", "train_one_step"]
 
 
 def _environment(isa: str, devices: int) -> dict[str, str]:

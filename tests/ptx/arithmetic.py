@@ -68,6 +68,8 @@ def of_floats(op: list[str], *v):
     name = op[0]
     if op == ["add", "rz", "f32"]:
         return _canonical_nan(_towards_zero(_odd_sum(*(x.astype(np.float64) for x in v))))
+    if op == ["add", "rn", "ftz", "f32"]:
+        return _without_subnormals(of_floats(["add", "rn", "f32"], *map(_without_subnormals, v)))
     if {"rz", "rm", "rp", "ftz", "xorsign"} & {*op}:
         raise NotImplementedError(".".join(op))
     if name in ("neg", "abs"):
@@ -88,6 +90,11 @@ def of_floats(op: list[str], *v):
         functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
         r = (functions | {"div": np.divide, "sqrt": np.sqrt})[name](*v)
     return _canonical_nan(np.clip(r, 0, 1) if "sat" in op else r)
+
+
+def _without_subnormals(x):
+    """Zeros of the same signs in their place."""
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
 
 
 def _canonical_nan(x):

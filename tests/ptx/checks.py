@@ -25,6 +25,8 @@ from repjax.verify import conformance, vectors
 
 #: The kernels of ``primitives/gpu/products.py`` whose algorithm is a chain of these.
 CHAINS = re.compile(r"(tiles|thin)(__\d+)?")
+#: ``canonical.flush`` as an instruction: what it adds is +0.
+FLUSH = re.compile(r"add\.rn\.ftz\.f32 \S+, \S+, 0f00000000")
 #: What XLA's kernels make products of float64 matrices of.
 OF_FLOAT64 = re.compile(r"mma\.sync\.\S+\.f64\.f64\.f64\.f64 |fma\.rn\.f64 ")
 
@@ -66,6 +68,7 @@ def findings(program: Program, in_any_way: bool = False) -> list[str]:
         f"{x.kernel}: [{x.rule}] {x.instruction}"
         for x in lint(program.ptx)
         if not (CHAINS.fullmatch(x.kernel) and x.instruction.startswith("fma.rn.f32 "))
+        and not FLUSH.fullmatch(x.instruction)
         and not (in_any_way and x.kernel.startswith("gemm_") and OF_FLOAT64.match(x.instruction))
     ]
     found = [*found[:5], f"and {len(found) - 5} more"] if len(found) > 6 else found

@@ -151,7 +151,7 @@ class Executor:
         numbers = config["dot_dimension_numbers"]
         factors = []  # terms, batch, rows or columns
         for side, name in zip(("lhs", "rhs"), x.operands, strict=True):
-            value = self.read(name, self._named(name).shapes[0])
+            value = self.read(name, self._shape_of(name))
             kinds = (numbers[f"{side}_{kind}_dimensions"] for kind in ("contracting", "batch"))
             terms, batch = (list(map(int, dims)) for dims in kinds)
             rest = [d for d in range(value.ndim) if d not in terms + batch]
@@ -177,6 +177,11 @@ class Executor:
     def _named(self, name: str) -> Instruction:
         computations = self.program.computations.values()
         return next(x for instructions in computations for x in instructions if x.name == name)
+
+    def _shape_of(self, operand: str):
+        """That of an array, or of one of several that an instruction has."""
+        name, _, index = operand.partition(" {")
+        return self._named(name).shapes[int(index.rstrip("}") or 0)]
 
     def _operands_of(self, x: Instruction) -> bytes:
         return b"".join(self.bytes_of(operand).tobytes() for operand in x.operands)
