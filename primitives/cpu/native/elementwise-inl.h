@@ -93,7 +93,7 @@ static void divide_by(const int32_t* x, int64_t count, int32_t by, int32_t* to) 
 static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                   int32_t* to) {
   // Where vectors are long, divisions of float32 take longer.
-  if (kPairs && operation == Operation::div && b.same && !a.same) {
+  if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
     return divide_by(a.at, count, *b.at, to);
   }
   const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {

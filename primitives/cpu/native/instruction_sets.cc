@@ -151,7 +151,7 @@ REPJAX_BEGIN_TARGET(avx2, "avx2,fma")
 constexpr int Rows(int vectors) { return vectors == 1 ? 8 : 6; }
 namespace float32 {
 constexpr int kLanes = 8, kVectors = 2, kSeveral = 2;
-constexpr bool kFused = true, kPairs = false, kClasses = false;
+constexpr bool kFused = true, kPairs = true, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
@@ -164,6 +164,29 @@ static inline bool any(Wide bits) { return !_mm256_testz_si256((__m256i)bits, (_
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm256_i64gather_pd(table, (__m256i)at, 8);
 }
+static inline Vector lookup(const float (&table)[32], Bits at) {
+  const auto part = [&](int i) {
+    return _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8 * i), (__m256i)at);
+  };
+  const auto by_bit_3 = (__m256)(at << 28), by_bit_4 = (__m256)(at << 27);
+  const auto low = _mm256_blendv_ps(part(0), part(1), by_bit_3);
+  const auto high = _mm256_blendv_ps(part(2), part(3), by_bit_3);
+  return _mm256_blendv_ps(low, high, by_bit_4);
+}
+static inline Vector times_power(Vector x, Vector k) {
+  // 2**n in two factors, of which the first is exact: n is between -152 and 128.
+  const Bits n = (Bits)_mm256_cvtps_epi32(_mm256_floor_ps(k)), half = n >> 1;
+  const auto power = [](Bits n) { return (Vector)((n + 127) << 23); };
+  return x * power(half) * power(n - half);
+}
+static inline Vector bounded(float low, Vector x, float high) {
+  return _mm256_max_ps(_mm256_set1_ps(low), _mm256_min_ps(_mm256_set1_ps(high), x));
+}
+static inline Vector near_inverse(Vector x) {
+  const Vector y = _mm256_rcp_ps(x);  // within 1.5 * 2**-12
+  return fma(fma(-x, y, broadcast(1)), y, y);
+}
+static inline bool any(Bits bits) { return !_mm256_testz_si256((__m256i)bits, (__m256i)bits); }
 }  // namespace float32
 namespace float64 {
 constexpr int kLanes = 4, kVectors = 2;

@@ -88,6 +88,12 @@ alignas(64) constexpr float kErf[7][32] = {
     0x1.75f574p+18f, 0x1.351370p+18f},
 };
 
+// Several vectors, whose operations take turns, as in several-inl.h.
+using several::as;
+using several::map;
+typedef several::Vectors<float32::Vector> Vector;
+typedef several::Vectors<float32::Bits> Bits;
+
 struct Tried {
   Vector y;
   Bits doubt;
@@ -96,8 +102,33 @@ struct Pair {
   Vector hi, lo;
 };
 
-INLINE Vector full(float x) { return broadcast(x); }
+// The functions on one vector; templates, since some are there where kPairs only.
+INLINE Vector full(float x) { return several::full<Vector>(x); }
+INLINE Bits fill(int32_t x) { return several::full<Bits>(x); }
+INLINE Vector fma(Vector a, Vector b, Vector c) {
+  return map([](auto... x) { return float32::fma(x...); }, a, b, c);
+}
+INLINE Bits magnitude(Vector x) { return as<Bits>(x) & fill(INT32_MAX); }
 INLINE Vector negative_of(Vector x) { return as<Vector>(as<Bits>(x) | fill(INT32_MIN)); }
+INLINE Bits guard(Vector x) {
+  return map([](auto a) { return float32::guard(a); }, x);
+}
+template <class V>
+INLINE Vector lookup(const float (&table)[32], V at) {
+  return map([&](auto i) { return float32::lookup(table, i); }, at);
+}
+template <class V>
+INLINE V times_power(V x, V k) {
+  return map([](auto a, auto b) { return float32::times_power(a, b); }, x, k);
+}
+template <class V>
+INLINE V bounded(float low, V x, float high) {
+  return map([=](auto a) { return float32::bounded(low, a, high); }, x);
+}
+template <class V>
+INLINE V near_inverse(V x) {
+  return map([](auto a) { return float32::near_inverse(a); }, x);
+}
 
 // hi and a rest between `least` and `most`: rounding is monotone.
 INLINE Tried rounded(Vector hi, Vector least, Vector most) {
@@ -169,7 +200,7 @@ INLINE Tried quotient(Pair x, V d, V rest) {
 // `rest`, 4 w: 22.1 w, and 21.5 w in the quotient.
 template <class V>
 INLINE Tried logistic(V x) {
-  const Bits is_negative = as<Bits>(x) < Bits{};
+  const Bits is_negative = as<Bits>(x) >> 31;
   const Power e = power(bounded(-104, negative_of(x), 0));
   const Pair y = sum(e);
   const Vector a = times_power(y.hi, e.k), d = a + full(1);
@@ -252,23 +283,30 @@ NOT_TRIED(lgamma)
 // to = first(from) where that settles the results of two vectors, else rest(count, from, to).
 template <class First, class Rest>
 static inline void each(int64_t count, Operand from, int32_t* to, First first, Rest rest) {
-  constexpr int64_t kElements = 2 * kLanes;
+  constexpr int64_t kElements = kSeveral * kLanes, kSettled = 2 * kLanes;
   int64_t i = 0;
   if constexpr (kPairs) {
     if constexpr (std::is_same_v<decltype(first(Vector{})), Tried>) {
-      const auto at = [&](int64_t k) {
-        Vector x;
-        __builtin_memcpy(&x, from.at + k, sizeof x);
-        return x;
-      };
-      const auto store = [&](int64_t k, Vector x) { __builtin_memcpy(to + k, &x, sizeof x); };
       for (; i + kElements <= count && !from.same; i += kElements) {
-        const Tried a = first(at(i)), b = first(at(i + kLanes));
-        if (any(a.doubt | b.doubt)) {
-          rest(kElements, {from.at + i, false}, to + i);
-        } else {
-          store(i, a.y);
-          store(i + kLanes, b.y);
+        Vector x;
+#pragma GCC unroll 4
+        for (int k = 0; k < kSeveral; ++k) {
+          __builtin_memcpy(&x.part[k], from.at + i + k * kLanes, sizeof x.part[k]);
+        }
+        const Tried tried = first(x);
+        float32::Bits doubt = tried.doubt.part[0];
+#pragma GCC unroll 4
+        for (int k = 1; k < kSeveral; ++k) doubt |= tried.doubt.part[k];
+        const bool settled = !float32::any(doubt);
+#pragma GCC unroll 4
+        for (int k = 0; k < kSeveral; k += 2) {
+          const int64_t at = i + k * kLanes;
+          if (!settled && float32::any(tried.doubt.part[k] | tried.doubt.part[k + 1])) {
+            rest(kSettled, {from.at + at, false}, to + at);
+          } else {
+            __builtin_memcpy(to + at, &tried.y.part[k], sizeof tried.y.part[k]);
+            __builtin_memcpy(to + at + kLanes, &tried.y.part[k + 1], sizeof tried.y.part[k]);
+          }
         }
       }
     }

@@ -199,6 +199,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
         if (step.join == kOnGrid) {
           order_independent_rows(set.grid_sums, from, last - first, n, step.bits, to);
         } else {
+          const IeeeArithmetic flushing(true);
           set.sums.pairwise_rows[false][step.join](from, last - first, n, partial, to);
         }
         continue;

@@ -3,8 +3,8 @@
 // Every addition is rounded and flushed, in the orders of
 // repjax.primitives.operations.reductions.sums; extrema take the way of pairwise sums.
 //
-// Of raw elements and of squares, the processor has to flush: a sum of two numbers that is subnormal is
-// exact, so that it flushes as a guard does, except for the sign.
+// The processor has to flush: a sum of two numbers that is subnormal is exact, so that it flushes as
+// a guard does, except for the sign, which counts at the end only.
 
 // What a pairwise reduction makes of two elements: the sum, and +0 for -0 and subnormals; or the
 // larger or the smaller one, or a NaN.
@@ -22,11 +22,10 @@ constexpr float nothing(Join join) {
   return join == Join::kAdd ? 0 : join == Join::kLargest ? -__builtin_inff() : __builtin_inff();
 }
 
-// What is joined of elements: raw ones, where they are added.
-template <Join join, Summed of>
+// What is joined of elements, which may be raw.
+template <Summed of>
 static inline Vector term(Vector x) {
-  if (of == Summed::kSquares) return as<Vector>(guard(x * x));
-  return of == Summed::kElements || join == Join::kAdd ? x : as<Vector>(canonical(x));
+  return of == Summed::kSquares ? as<Vector>(guard(x * x)) : x;
 }
 
 // The first elements, and after them what changes nothing.
@@ -36,22 +35,28 @@ static inline Vector load_some(const float* p, int64_t count, float after = 0) {
   return x;
 }
 
-// What it makes of terms that are not canonical, which the end makes so: the processor flushes.
-template <Join join, Summed of>
-static inline Vector both_of(Vector a, Vector b) {
-  return join == Join::kAdd && of != Summed::kElements ? a + b : both<join>(a, b);
-}
-
 // The pairwise reduction of at most eight: element i and i + 4, then i + 2, then i + 1.
 template <Join join, Summed of, int kTerms>
 static inline Vector join_terms(Vector* x) {
+  // Of numbers an extremum is one instruction; where a term is none, the result is a NaN.
+  Bits nan = {};
+  if (join != Join::kAdd) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kTerms; ++i) nan |= (Bits)(x[i] != x[i]);
+  }
+  const auto both_of = [](Vector a, Vector b) {
+    if (join == Join::kAdd) return a + b;
+    return join == Join::kLargest ? (a > b ? a : b) : (a < b ? a : b);
+  };
 #pragma GCC unroll 4
-  for (int i = 0; i + 4 < kTerms; ++i) x[i] = both_of<join, of>(x[i], x[i + 4]);
+  for (int i = 0; i + 4 < kTerms; ++i) x[i] = both_of(x[i], x[i + 4]);
   constexpr int kLeft = kTerms < 4 ? kTerms : 4;
 #pragma GCC unroll 2
-  for (int i = 0; i + 2 < kLeft; ++i) x[i] = both_of<join, of>(x[i], x[i + 2]);
-  const Vector all = kTerms > 1 ? both_of<join, of>(x[0], x[1]) : x[0];
-  return of == Summed::kElements ? all : as<Vector>(canonical(all));
+  for (int i = 0; i + 2 < kLeft; ++i) x[i] = both_of(x[i], x[i + 2]);
+  Vector all = kTerms > 1 ? both_of(x[0], x[1]) : x[0];
+  if (join != Join::kAdd) all = nan ? as<Vector>(Bits{} + 0x7FC00000) : all;
+  if (of != Summed::kElements) return as<Vector>(canonical(all));
+  return join == Join::kAdd && kTerms > 1 ? as<Vector>(flush(all)) : all;
 }
 
 // to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
@@ -61,12 +66,12 @@ static void join_streams(const float* x, int64_t step, int64_t count, float* to)
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTerms; ++i) terms[i] = term<join, of>(load(x + c + i * step));
+    for (int i = 0; i < kTerms; ++i) terms[i] = term<of>(load(x + c + i * step));
     store(to + c, join_terms<join, of, kTerms>(terms));
   }
   if (c == count) return;
   for (int i = 0; i < kTerms; ++i) {
-    terms[i] = term<join, of>(load_some(x + c + i * step, count - c));
+    terms[i] = term<of>(load_some(x + c + i * step, count - c));
   }
   const Vector sum = join_terms<join, of, kTerms>(terms);
   __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
@@ -125,9 +130,9 @@ template <Join join, Summed of, int kTerms>
 static inline Vector join_few(const float* x, int64_t n) {
   Vector terms[kTerms];
 #pragma GCC unroll 8
-  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<join, of>(load(x + i * kLanes));
+  for (int i = 0; i + 1 < kTerms; ++i) terms[i] = term<of>(load(x + i * kLanes));
   constexpr int64_t kLast = (kTerms - 1) * kLanes;
-  terms[kTerms - 1] = term<join, of>(n == kTerms * kLanes
+  terms[kTerms - 1] = term<of>(n == kTerms * kLanes
                                     ? load(x + kLast)
                                     : load_some(x + kLast, n - kLast, nothing(join)));
   return join_terms<join, of, kTerms>(terms);
