@@ -1,7 +1,7 @@
 // First tries of elementary functions in pairs, unevaluated sums of two float32 numbers, for
 // instruction sets with tables in registers (kPairs), whose vectors hold twice as many float32 as
 // float64.  A try is hi + lo with a bound of its error, and settles a result if all that is within
-// the bound rounds alike; else first-inl.h tries, for three in a hundred of 32 elements.
+// the bound rounds alike; else first-inl.h tries two vectors, with AVX-512 three in a hundred.
 //
 // The errors below are in units of w = 2**-40; hi + lo is within 64 w, 2**-34, but of erf.  What is rounded to
 // float32 is off by 2**-24 of it at most, and by half of its last bit.  Included by
