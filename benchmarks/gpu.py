@@ -393,8 +393,8 @@ def _of_kernels(found: list[dict[str, Any]], shown: int = 12) -> str:
     launches = sum(x["launches"] for x in found)
     lines = ["| kernel | launches | ms | share |", "|---|---:|---:|---:|"]
     for x in [*found[:shown], {"name": "all", "launches": launches, "seconds": whole}]:
-        share = f"{x['seconds'] / whole:.0%}"
-        lines.append(f"| {x['name'][:60]} | {x['launches']:g} | {x['seconds'] * 1e3:.3f} | {share} |")
+        ms, share = x["seconds"] * 1e3, x["seconds"] / whole
+        lines.append(f"| {x['name'][:60]} | {x['launches']:g} | {ms:.3f} | {share:.0%} |")
     return "\n".join(lines)
 
 
