@@ -8,7 +8,9 @@ stand for.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -226,6 +228,50 @@ def function_of(equation) -> _Function | None:
 # --- bytecode ---------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where elements are: of a source, of the caller's choice, from element ``first`` on.
+
+    ``axes`` are pairs of a size and a step.
+    """
+
+    source: Any
+    axes: tuple[tuple[int, int], ...]
+    first: int = 0
+
+    @classmethod
+    def along(cls, source, axes, first: int = 0) -> Place:
+        return cls(source, tuple(map(tuple, axes)), first)
+
+    def sources(self) -> list[Any]:
+        return [self.source]
+
+    def encode(self) -> list[int]:
+        """As integers, but for the first element, which only parts of a joint have."""
+        return [len(self.axes), *itertools.chain(*self.axes)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """Where elements are that come from several places in turn, so many of each."""
+
+    places: tuple[Place | Joint, ...]
+    lengths: tuple[int, ...]
+
+    def sources(self) -> list[Any]:
+        return [source for place in self.places for source in place.sources()]
+
+    def encode(self) -> list[int]:
+        """As :meth:`Place.encode`."""
+        numbers = [-len(self.places), sum(self.lengths), len(self.sources())]
+        operand = 0
+        for place, length in zip(self.places, self.lengths, strict=True):
+            first = place.first if isinstance(place, Place) else 0
+            numbers += [length, operand, first, *place.encode()]
+            operand += len(place.sources())
+        return numbers
+
+
 class Bytecode:
     """Bytecode that is being written.
 
@@ -238,11 +284,10 @@ class Bytecode:
         self.constants: dict[int, int] = {}  # bits to value
         self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
         self._made: dict[tuple[str, tuple[int, ...]], int] = {}  # what instructions make
-        #: What it reads: a source, of the caller's choice, and the axes along which it does.
-        self.inputs: dict[tuple[Any, tuple[tuple[int, int], ...]], int] = {}
+        self.inputs: dict[Place | Joint, int] = {}
         self._storage: list[int] = []  # of inputs
-        self._loaded: dict[Any, int] = {}  # inputs as numbers
-        self._canonical: dict[Any, int] = {}  # and made canonical
+        self._loaded: dict[Place | Joint, int] = {}  # inputs as numbers
+        self._canonical: dict[Place | Joint, int] = {}  # and made canonical
 
     def _value(self) -> int:
         self.values += 1
@@ -264,20 +309,23 @@ class Bytecode:
     def literal(self, atom: Literal) -> int:
         return self.constant(_bits(atom.val, atom.aval.dtype))
 
-    def read(self, source, axes, dtype, canonical: bool = False) -> int:
-        """The elements of an input, of this type in memory: sizes and steps of the axes."""
-        key = source, tuple(map(tuple, axes))
-        if key not in self.inputs:
-            self.inputs[key] = self._loaded[key] = self._value()
+    def read(self, place: Place | Joint, dtype, canonical: bool = False) -> int:
+        """The elements of an input, of this type in memory."""
+        if place not in self.inputs:
+            self.inputs[place] = self._loaded[place] = self._value()
             self._storage.append(_STORAGE[dtype])
             if dtype in HALVES:
-                self._loaded[key] = self(f"widen_{dtype}", self.inputs[key])
+                self._loaded[place] = self(f"widen_{dtype}", self.inputs[place])
         if not canonical:
-            return self._loaded[key]
-        if key not in self._canonical:
+            return self._loaded[place]
+        if place not in self._canonical:
             name = f"round_{dtype}_flush" if dtype in HALVES else "canonicalize"
-            self._canonical[key] = self(name, self._loaded[key])
-        return self._canonical[key]
+            self._canonical[place] = self(name, self._loaded[place])
+        return self._canonical[place]
+
+    def sources(self) -> list[Any]:
+        """What the kernel takes, in this order."""
+        return [source for place in self.inputs for source in place.sources()]
 
     def compute(self, equation, *operands: int) -> int:
         return function_of(equation)(self, equation, *operands)
@@ -316,10 +364,8 @@ class Bytecode:
                 instructions += [library.operations()["hold"], registers[result], x, x, x]
             instructions += [library.operations()[name], registers[result], a, b, c]
 
-        inputs = [
-            [kind, len(axes), *(x for axis in axes for x in axis)]
-            for kind, (_, axes) in zip(self._storage, self.inputs, strict=True)
-        ]
+        pairs = zip(self._storage, self.inputs, strict=True)
+        inputs = [[kind, *place.encode()] for kind, place in pairs]
         constants = [[registers[value], bits] for bits, value in self.constants.items()]
         encoded = [
             *(size, len(inputs), len(outputs)),

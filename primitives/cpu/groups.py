@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,39 +11,52 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from repjax.primitives.cpu import library
-from repjax.primitives.cpu.bytecode import Bytecode
+from repjax.primitives.cpu.bytecode import Bytecode, Joint, Place
 from repjax.primitives.cpu.sums import call_kernel
 from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
-from repjax.primitives.fusion.views import View, broadcast_axes, seen, view_of
+from repjax.primitives.fusion.views import Joined, Number, View, merged_axes, seen, views_of
 
 
 def encode(group: Group) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its bytecode."""
     code = Bytecode()
     values: dict[Any, int] = {}  # of what the group makes
-    views: dict[Any, View] = {}
+    views: dict[Any, View | Joined] = {}
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
             return code.literal(atom)
         view = seen(atom, views)
-        if view.root in values:
-            return values[view.root]
-        axes = broadcast_axes(view, atom.aval.shape, shape)
-        return code.read(view.root, axes, atom.aval.dtype, canonical=view.canonical)
+        made = [values[root] for root in view.roots() if root in values]
+        if made:
+            assert not view.is_moved, "what is computed by elements is not read from other places"
+            return made[0]
+        place = placed(view.broadcast(atom.aval.shape, shape), shape)
+        if isinstance(place, Place) and place.first:
+            place = Joint((place,), (math.prod(shape),))
+        return code.read(place, atom.aval.dtype, canonical=view.canonical)
 
     for equation in group.eqns:
-        (result,) = equation.outvars
-        enters = equation.invars[0] in group.invars and result not in group.outvars
-        if (view := view_of(equation, views, enters)) is not None:
-            views[result] = view
+        result = equation.outvars[0]
+        entries = () if result in group.outvars else group.invars
+        if found := views_of(equation, views, set(entries)):
+            views.update(found)
         else:
             operands = [read(v, result.aval.shape) for v in equation.invars]
             values[result] = code.compute(equation, *operands)
 
     results = [(read(v, v.aval.shape), v.aval.dtype) for v in group.outvars]
     encoded = code.encode(group.outvars[0].aval.size, results)
-    return [variable for variable, _ in code.inputs], encoded
+    return code.sources(), encoded
+
+
+def placed(view: View | Joined, shape) -> Place | Joint:
+    """Where the elements of a view of this shape are."""
+    if isinstance(view, View):
+        return Place.along(view.root, merged_axes(zip(shape, view.steps, strict=True)), view.first)
+    inner = math.prod(shape[view.axis + 1 :])
+    parts = zip(view.parts, view.shapes(shape), strict=True)
+    return Joint(tuple(placed(*part) for part in parts), tuple(n * inner for n in view.sizes))
 
 
 #: Elements that XLA computes faster than a call of the kernel takes, and operations on them that
@@ -68,6 +82,11 @@ def _are_for_xla(groups: Sequence[Group]) -> bool:
     )
 
 
+def _operand(source, by_variable):
+    """What is read: a variable's value, or a number."""
+    return source.value if isinstance(source, Number) else by_variable[source]
+
+
 def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
     results: dict[Any, Any] = {}
     of_kernel, taken, encoded = [], [], []
@@ -80,7 +99,7 @@ def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
             results.update(zip(group.outvars, made, strict=True))
             continue
         roots, code = encode(group)
-        taken += (by_variable[v] for v in roots)
+        taken += (_operand(v, by_variable) for v in roots)
         encoded += code
         of_kernel.append(group)
     outputs = [v for group in of_kernel for v in group.outvars]
@@ -96,7 +115,7 @@ def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
 def evaluate_sum(*operands, sum: Sum):
     by_variable = dict(zip(sum.group.invars, operands, strict=True))
     roots, code = encode(sum.group)
-    taken = (by_variable[v] for v in roots)
+    taken = (_operand(v, by_variable) for v in roots)
     shape, axes = sum.group.outvars[0].aval.shape, sum.equation.params["axes"]
     accumulation = accumulation_of(sum.equation)
     return call_kernel(*taken, shape=shape, axes=axes, accumulation=accumulation, bytecode=code)

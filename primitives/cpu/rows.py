@@ -31,7 +31,7 @@ from jax.extend.core import Literal
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.cpu import library
-from repjax.primitives.cpu.bytecode import Bytecode
+from repjax.primitives.cpu.bytecode import Bytecode, Place
 from repjax.primitives.fusion.rows import Rows
 from repjax.primitives.fusion.views import is_source, merged_axes
 from repjax.primitives.operations.grids import bits_of_sum
@@ -271,7 +271,7 @@ class _Encoder:
     def _made_canonical(self, v) -> list[Any]:
         array, dtype = self.memory[v]
         code = Bytecode()
-        value = code.read(array, [(v.aval.size, 1)], dtype, canonical=True)
+        value = code.read(Place.along(array, ((v.aval.size, 1),)), dtype, canonical=True)
         return [*code.encode(v.aval.size, [(value, _WORD)]), array]
 
     def _new(self, kind: int):
@@ -294,21 +294,21 @@ class _Encoder:
             source = self.sources[read.root]
             if source.invars:
                 return code.literal(source.invars[0])
-            return code.read(*self._positions(kind, source, read), _WORD)
+            return code.read(Place.along(*self._positions(kind, source, read)), _WORD)
         if read.root in values:
             return values[read.root]
         if kind == _FULL and read in self.memory:  # what a reduction has read
             array, dtype = self.memory[read]
-            return code.read(array, self.all, dtype)
+            return code.read(Place.along(array, self.all), dtype)
         if read.root in self.made:
             return self._made(code, kind, read.root)
         (array, dtype), axes = self.memory[read.root], self._axes(kind, *read[1:3])
         is_often = kind == _FULL and read.root.aval.size * _OFTEN <= self.rows * self.n
         if not read.canonical or not is_often:
-            return code.read(array, axes, dtype, read.canonical)
+            return code.read(Place.along(array, axes), dtype, read.canonical)
         if read.root not in self.canonical:
             self.canonical.append(read.root)
-        return code.read((_CANONICAL, self.canonical.index(read.root)), axes, _WORD)
+        return code.read(Place.along((_CANONICAL, self.canonical.index(read.root)), axes), _WORD)
 
     def _positions(self, kind: int, source, read):
         """The operand of positions along an axis, and its axes here."""
@@ -325,8 +325,8 @@ class _Encoder:
     def _made(self, code: Bytecode, kind: int, v) -> int:
         array, dtype = self.memory[v]
         if self.made[v] == _FULL:
-            return code.read(array, self.all, dtype)
-        return code.read(array, self._axes(kind, ((self.rows, 1),), ()), dtype)
+            return code.read(Place.along(array, self.all), dtype)
+        return code.read(Place.along(array, self._axes(kind, ((self.rows, 1),), ())), dtype)
 
     def _bytecode(self, i: int, kind: int, steps, reductions) -> int:
         """Write the bytecode of a pass for elements of a kind; 1, or 0 if that stores nothing."""
@@ -340,7 +340,7 @@ class _Encoder:
             return 0
         size = self.rows * self.n if kind == _FULL else self.rows
         encoded = code.encode(size, [(store.value, store.dtype) for store in stores])
-        inputs = [array for array, _ in code.inputs]
+        inputs = code.sources()
         self.encoded += [kind, *encoded, *inputs, *(store.array for store in stores)]
         return 1
 

@@ -64,6 +64,7 @@ def _sources(jaxpr) -> dict[Any, Any]:
 def with_exits(jaxpr, kernels: Kernels):
     """The program in which others read results as they leave it, and kernels end with theirs."""
     returned, sources = set(variables(jaxpr.outvars)), _sources(jaxpr)
+    inputs = {*jaxpr.invars, *jaxpr.constvars}
     elementwise = (e for e in jaxpr.eqns if kernels.is_elementwise(e) and not is_canonicalize(e))
     by_loops = {v for e in elementwise for v in e.outvars}
     ending = set()  # what kernels make canonical
@@ -87,6 +88,9 @@ def with_exits(jaxpr, kernels: Kernels):
         if is_canonicalize(equation) and equation.outvars[0] in read:
             continue
         equation = equation.replace(invars=renamed(equation.invars))
+        is_exit = is_canonicalize(equation) and returned.intersection(equation.outvars)
+        if is_exit and not inputs.intersection(variables(equation.invars)):
+            equation = equation.replace(primitive=leave_p, params={})
         if ending.intersection(equation.outvars):
             equation = equation.replace(primitive=ended_p, params={"end": End((equation,))})
         equations.append(equation)

@@ -57,13 +57,14 @@ from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
 from repjax.primitives.fusion.turns import without_transposes
 from repjax.primitives.fusion.views import (
+    Joined,
     View,
     is_canonicalize,
     long_axes,
     run,
     seen,
     variables,
-    view_of,
+    views_of,
 )
 
 # --- groups -----------------------------------------------------------------------------
@@ -136,7 +137,8 @@ class Group(_SameAsOthers):
     @property
     def has_parts(self) -> bool:
         """Whether there is a rule by which devices compute parts of it."""
-        return bool(self.invars) and self.names.are_distinct
+        moves = any(e.primitive.name in _MOVES for e in self.eqns)
+        return bool(self.invars) and not moves and self.names.are_distinct
 
     def part(self, operands) -> Group:
         """The same of operands that are parts."""
@@ -165,6 +167,8 @@ class Group(_SameAsOthers):
         return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
 
 
+#: What makes moved views.
+_MOVES = frozenset(("slice", "split", "concatenate", "pad"))
 #: Parameters that are the shape of an equation's result.
 _SHAPES = ("shape", "new_sizes")
 
@@ -242,7 +246,7 @@ class _Plan:
         self.entries = {*jaxpr.invars, *jaxpr.constvars}
         self.results = set(variables(jaxpr.outvars))
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
-        self.views: dict[Any, View] = {}
+        self.views: dict[Any, View | Joined] = {}
         self.levels: dict[int, int] = {}  # of equations, by their ids
         self.elementwise: set[int] = set()
         for equation in jaxpr.eqns:
@@ -251,15 +255,21 @@ class _Plan:
         self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
         self.sums = self._sums()
 
-    def _root(self, variable):
-        return self.views[variable].root if variable in self.views else variable
+    def _roots_of(self, variable) -> list[Any]:
+        return [*self.views[variable].roots()] if variable in self.views else [variable]
 
     def _roots(self, equation) -> list[Any]:
-        return [self._root(v) for v in variables(equation.invars)]
+        return [r for v in variables(equation.invars) for r in self._roots_of(v)]
 
-    @staticmethod
-    def _fits(root, equation) -> bool:
-        return root.aval.size == equation.outvars[0].aval.size
+    def _moved(self, equation) -> set[Any]:
+        """The roots of which it takes elements from other places than it writes its result to."""
+        views = (self.views.get(v) for v in variables(equation.invars))
+        return {r for view in views if view is not None and view.is_moved for r in view.roots()}
+
+    def _fits(self, root, equation) -> bool:
+        """Whether both may be computed element by element, in one group."""
+        same_size = root.aval.size == equation.outvars[0].aval.size
+        return same_size and root not in self._moved(equation)
 
     def _distance(self, root, equation) -> int:
         """By how much the level of an equation is at least above that of the root's equation."""
@@ -268,10 +278,9 @@ class _Plan:
         return int(id(equation) in self.elementwise and not self._fits(root, equation))
 
     def _classify(self, equation) -> None:
-        enters = self.entries.issuperset(variables(equation.invars))
-        view = view_of(equation, self.views, enters)
-        if view is not None:
-            self.views[equation.outvars[0]] = view
+        views = views_of(equation, self.views, self.entries)
+        if views:
+            self.views.update(views)
             return
         if self.kernels.is_elementwise(equation):
             self.elementwise.add(id(equation))
@@ -329,14 +338,14 @@ class _Plan:
                     groups.update((id(e), mine) for e in small)
         return groups
 
-    def _entry(self, variable):
-        """The variable made canonical that a variable is a view of, or None."""
-        while variable in self.views:
-            maker = self.made_by[variable]
-            if is_canonicalize(maker):
-                return variable
-            (variable,) = maker.invars
-        return None
+    def _entries_of(self, variable) -> list[Any]:
+        """The variables made canonical that a variable is a view of."""
+        if variable not in self.views:
+            return []
+        maker = self.made_by[variable]
+        if is_canonicalize(maker):
+            return [variable]
+        return [entry for v in variables(maker.invars) for entry in self._entries_of(v)]
 
     def _sums(self) -> dict[int, Sum]:
         """The sums whose terms are computed as they are added, by the ids of their equations."""
@@ -349,7 +358,7 @@ class _Plan:
         users = collections.Counter(
             r for e in self.jaxpr.eqns if id(e) in self.levels for r in set(self._roots(e))
         )
-        users.update(self._root(v) for v in variables(self.jaxpr.outvars))
+        users.update(r for v in variables(self.jaxpr.outvars) for r in self._roots_of(v))
         return users
 
     def _group_of_terms(self, equation, users) -> Group | None:
@@ -359,10 +368,15 @@ class _Plan:
             return None
         (operand,) = equation.invars
         view = seen(operand, self.views)
-        in_order = view.steps == row_major(operand.aval.shape)
-        if not in_order or view.root.aval.size != operand.aval.size:
+        members = []
+        if not view.is_moved:
+            in_order = view.steps == row_major(operand.aval.shape)
+            if not in_order or view.root.aval.size != operand.aval.size:
+                return None
+            members = self._terms(view.root)
+        moved = set().union(*map(self._moved, members))
+        if any(e.outvars[0] in moved for e in members):
             return None
-        members = self._terms(view.root)
         if members and accumulation == "sequential":  # of inputs, which need not be canonical
             return None
         # What others need too is computed again, if it is little and not in the cache.
@@ -370,7 +384,7 @@ class _Plan:
         is_shared = any(users[e.outvars[0]] > 1 for e in members)
         if is_shared and (not is_large or _cost(self.kernels, members) >= _MANY):
             return None
-        if not (members or view.canonical):
+        if not (members or view.canonical or view.is_moved):
             return None
         group = self._group(members, [operand])
         return group if not is_large or self._are_read_along(group) else None
@@ -392,14 +406,15 @@ class _Plan:
         """
         size = group.outvars[0].aval.size
         for v in variables(u for e in group.eqns for u in e.invars):
-            long = long_axes(v.aval.shape, seen(v, self.views).steps)
+            view = seen(v, self.views)
+            long = long_axes(v.aval.shape, view.steps) if isinstance(view, View) else ()
             if long and long[-1][1] not in (0, 1):
                 return False
         return not _loops(self.made_by.get(v) for v in group.invars if v.aval.size == size)
 
     def _live(self) -> set[int]:
         """The elementwise equations that something but the terms of sums needs, by their ids."""
-        needed = {self._root(v) for v in variables(self.jaxpr.outvars)}
+        needed = {r for v in variables(self.jaxpr.outvars) for r in self._roots_of(v)}
         live = set()
         for equation in reversed(self.jaxpr.eqns):
             if id(equation) in self.sums:
@@ -414,12 +429,13 @@ class _Plan:
     def _group(self, members, outputs) -> Group:
         equations = {id(e): e for e in members}
         inputs: dict[Any, None] = {}
-        for v in (*outputs, *(v for member in members for v in variables(member.invars))):
-            while v in self.views:
-                maker = self.made_by[v]
+        seen_through = [*outputs, *(v for member in members for v in variables(member.invars))]
+        for v in seen_through:
+            maker = self.made_by.get(v)
+            if v in self.views and id(maker) not in equations:
                 equations[id(maker)] = maker
-                (v,) = maker.invars
-            if id(self.made_by.get(v)) not in equations:
+                seen_through += variables(maker.invars)
+            elif id(maker) not in equations:
                 inputs[v] = None
         ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
         return Group(ordered, tuple(inputs), tuple(outputs), self.kernels)
@@ -432,26 +448,48 @@ class _Plan:
         """
         found: list[tuple[int, int, Any]] = []
         for_kernel: dict[int, list[Group]] = collections.defaultdict(list)
+        entries: dict[Any, Group] = {}
         for level, group, neighbours in self._groups():
             if not self._updates(group) and _pays(self.kernels, group, neighbours):
                 for_kernel[level].append(group)
             else:
+                group = self._with_entries_apart(group, entries)
                 found.append((level, 0, group))
-        found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items())
+        for_kernel[0] += entries.values()
+        found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items() if groups)
         found += ((level, 1, step) for level, step in self._others())
         return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
+
+    def _with_entries_apart(self, group: Group, entries: dict[Any, Group]) -> Group:
+        """Without the small inputs that it makes canonical; ``entries`` gets groups that do.
+
+        A loop of XLA would do so each time that it reads an element.
+        """
+        often = group.outvars[0].aval.size // _OFTEN
+        for e in group.eqns:
+            (result,) = e.outvars if is_canonicalize(e) else (None,)
+            is_small = result is not None and 1 < result.aval.size < often
+            if is_small and result not in group.outvars and e.invars[0] in self.entries:
+                entries[result] = Group((e,), tuple(e.invars), (result,), self.kernels)
+        eqns = tuple(e for e in group.eqns if e.outvars[0] not in entries)
+        made = {v for e in eqns for v in e.outvars}
+        read = (v for e in eqns for v in variables(e.invars) if v not in made)
+        return dataclasses.replace(group, eqns=eqns, invars=tuple(dict.fromkeys(read)))
 
     def _updates(self, group: Group) -> bool:
         """Whether it makes large results of the program of inputs, as an optimizer does.
 
         Where those are donated, XLA's loops write the results in their place, which a call cannot:
-        a copy costs more than the kernel gains, but of elementary functions.
+        copies cost more than the kernel gains, but of elementary functions, or if all results of
+        the program stay in the caches.
         """
         size = group.outvars[0].aval.size
         return (
             size > _SMALL
+            and sum(v.aval.size for v in self.results) > self.kernels.large
             and self.results.issuperset(group.outvars)
             and any(v in self.entries and v.aval.size == size for v in group.invars)
+            and not any(e.primitive.name in _MOVES for e in group.eqns)
             and all(v.aval.dtype == np.float32 for v in group.outvars)
             and not any(map(self.kernels.is_long, group.eqns))
         )
@@ -464,8 +502,7 @@ class _Plan:
         members_of = self._members()
         users, entering = self._users(members_of)
         for entry, neighbours in entering.items():
-            made_by = (self.made_by[entry],)
-            yield 0, Group(made_by, (self._root(entry),), (entry,), self.kernels), neighbours
+            yield 0, self._group([], [entry]), neighbours
         for members in {id(members): members for members in members_of.values()}.values():
             made = [e.outvars[0] for e in members]
             outputs = [v for v in made if any(u is not members for u in users.get(v, ()))]
@@ -487,8 +524,9 @@ class _Plan:
 
         def note(atoms, user):
             for v in variables(atoms):
-                users.setdefault(self._root(v), []).append(user)
-                if not isinstance(user, list) and (entry := self._entry(v)) is not None:
+                for root in self._roots_of(v):
+                    users.setdefault(root, []).append(user)
+                for entry in () if isinstance(user, list) else self._entries_of(v):
                     entering.setdefault(entry, []).append(user)
 
         for equation in self.jaxpr.eqns:
@@ -522,6 +560,8 @@ def _large(variables) -> set[Any]:
 #: Elements of an array over which a pass costs less than compiling a loop; operations that are
 #: worth a pass over a larger one.
 _SMALL, _MANY = 1 << 15, 8
+#: As often as XLA may make an element canonical where it reads it.
+_OFTEN = 8
 #: Additions that take as long as an elementary function.
 _LONG = 32
 #: Calls, which XLA fuses with nothing; and pad, whose loops are many times slower when it does.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,18 +25,82 @@ _ALIASES = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
+class Number:
+    """A literal, as something that can be a key."""
+
+    data: bytes
+    dtype: np.dtype
+
+    @property
+    def value(self) -> np.ndarray:
+        return np.frombuffer(self.data, self.dtype).reshape(())
+
+
+@dataclasses.dataclass(frozen=True)
 class View:
     """An array as another one, its root, in the same memory: the steps of its axes.
 
-    An input of the program is seen as it came or made canonical: that costs less than a pass.
+    An input of the program is seen as it came or made canonical: that costs less than a pass.  A
+    slice is *moved*: its first element is not the root's, or it has not all of them.
     """
 
     root: Any
     steps: tuple[int, ...]
     canonical: bool = False
+    first: int = 0
+    is_moved: bool = False
+
+    def roots(self) -> Iterator[Any]:
+        if not isinstance(self.root, Number):
+            yield self.root
+
+    def made_canonical(self) -> View:
+        return dataclasses.replace(self, canonical=True)
+
+    def broadcast(self, own, shape) -> View:
+        """As an operand of this shape; its own is ``own``.
+
+        An axis of one element and an array without axes are broadcast.
+        """
+        pairs = zip(self.steps, own, shape, strict=False)
+        steps = tuple(step if n == m else 0 for step, n, m in pairs) or (0,) * len(shape)
+        return dataclasses.replace(self, steps=steps)
 
 
-def seen(variable, views) -> View:
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """An array as parts one behind the other along an axis, with their sizes along it."""
+
+    parts: tuple[View | Joined, ...]
+    sizes: tuple[int, ...]
+    axis: int
+    is_moved = True
+
+    def __iter__(self) -> Iterator[tuple[View | Joined, int]]:
+        return zip(self.parts, self.sizes, strict=True)
+
+    @property
+    def canonical(self) -> bool:
+        """Whether some part is to be made canonical; the others are."""
+        return any(part.canonical for part in self.parts)
+
+    def roots(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(part.roots() for part in self.parts)
+
+    def made_canonical(self) -> Joined:
+        return dataclasses.replace(self, parts=tuple(p.made_canonical() for p in self.parts))
+
+    def shapes(self, shape) -> list[tuple[int, ...]]:
+        """Those of the parts of an array of this shape."""
+        return [(*shape[: self.axis], n, *shape[self.axis + 1 :]) for n in self.sizes]
+
+    def broadcast(self, own, shape) -> Joined:
+        """As :meth:`View.broadcast`."""
+        shapes = zip(self.parts, self.shapes(own), self.shapes(shape), strict=True)
+        return dataclasses.replace(self, parts=tuple(p.broadcast(o, s) for p, o, s in shapes))
+
+
+def seen(variable, views) -> Any:
     """A variable as one of the views, or as itself."""
     return views.get(variable) or View(variable, row_major(variable.aval.shape))
 
@@ -50,13 +117,8 @@ def merged_axes(axes) -> list[tuple[int, int]]:
 
 
 def broadcast_axes(view: View, own, shape) -> list[tuple[int, int]]:
-    """The merged axes of an array of the shape ``own`` where it is an operand of this shape.
-
-    An axis of one element and an array without axes are broadcast.
-    """
-    pairs = zip(view.steps, own, shape, strict=False)
-    steps = [step if n == m else 0 for step, n, m in pairs] or (0,) * len(shape)
-    return merged_axes(zip(shape, steps, strict=True))
+    """The merged axes of a view where it is an operand of this shape (:meth:`View.broadcast`)."""
+    return merged_axes(zip(shape, view.broadcast(own, shape).steps, strict=True))
 
 
 def view_of(equation, views, may_enter: bool) -> View | None:
@@ -74,6 +136,124 @@ def view_of(equation, views, may_enter: bool) -> View | None:
         return dataclasses.replace(view, canonical=True)
     steps = _moved(equation, view.steps)
     return None if steps is None else dataclasses.replace(view, steps=steps)
+
+
+#: Elements that lie together, on average, so that a kernel reads them at little cost; and of how
+#: many it does not matter.
+_LONG_RUN, _FEW = 64, 1 << 12
+
+
+def views_of(equation, views, entries) -> dict[Any, View | Joined]:
+    """The results of an equation as views, moved ones included; none if it is no move.
+
+    What has its elements in the variables ``entries`` may be seen canonical where it is used.
+    Moved elements are left to XLA where few of them lie together.
+    """
+    found = _views_of(equation, views, entries)
+    for v, view in found.items():
+        is_large = view.is_moved and v.aval.size > _FEW
+        if is_large and _count_runs(view, v.aval.shape) * _LONG_RUN > v.aval.size:
+            return {}
+    return found
+
+
+def _count_runs(view: View | Joined, shape) -> int:
+    """The runs in which the elements of a view of this shape lie together, or are the same one."""
+    size = math.prod(shape)
+    if isinstance(view, View):
+        axes = merged_axes(zip(shape, view.steps, strict=True)) or [(size, 1)]
+        return size // axes[-1][0] if axes[-1][1] in (0, 1) else size
+    rows = math.prod(shape[: view.axis])
+    parts = zip(view.parts, view.shapes(shape), strict=True)
+    return sum(max(rows, _count_runs(*part)) for part in parts)
+
+
+def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
+    atoms, results = equation.invars, equation.outvars
+    avals = [x.aval for x in (*atoms, *results)]
+    if not atoms or any(getattr(aval, "dtype", None) not in DTYPES for aval in avals):
+        return {}
+    if any(aval.size == 0 for aval in avals):
+        return {}
+    name, x = equation.primitive.name, atoms[0]
+    if name == "concatenate":
+        axis = equation.params["dimension"]
+        parts = tuple(_seen(atom, views) for atom in atoms)
+        return {results[0]: Joined(parts, tuple(v.aval.shape[axis] for v in atoms), axis)}
+    if isinstance(x, Literal):
+        return {}
+    view = seen(x, views)
+    if name == "pad":
+        padded = _padded(view, _seen(atoms[1], views), x.aval.shape, equation.params)
+        return {} if padded is None else {results[0]: padded}
+    if is_canonicalize(equation):
+        enters = entries.issuperset(view.roots())
+        return {results[0]: view.made_canonical()} if enters else {}
+    if name == "slice":
+        begins, ends = equation.params["start_indices"], equation.params["limit_indices"]
+        strides = equation.params["strides"] or (1,) * x.aval.ndim
+        part = _slice(view, begins, ends, strides)
+        return {} if part is None else {results[0]: part}
+    if name == "split":
+        axis, ends = equation.params["axis"], [*itertools.accumulate(equation.params["sizes"])]
+        parts = [
+            _slice(view, *([0] * axis + [i] for i in bounds), ())
+            for bounds in zip((0, *ends), ends, strict=False)
+        ]
+        return {} if None in parts else dict(zip(results, parts, strict=True))
+    if isinstance(view, Joined):
+        return {}
+    moved = view_of(equation, views, False)
+    return {} if moved is None else {results[0]: moved}
+
+
+def _seen(atom, views) -> View | Joined:
+    """A variable or a literal as a view."""
+    if not isinstance(atom, Literal):
+        return seen(atom, views)
+    return View(Number(np.asarray(atom.val, atom.aval.dtype).tobytes(), atom.aval.dtype), ())
+
+
+def _slice(view: View | Joined, begins, ends, strides) -> View | Joined | None:
+    """The slice of the first axes between these bounds; None if the steps are between parts."""
+    if isinstance(view, View):
+        pairs = zip(begins, view.steps, strict=False)
+        first = view.first + sum(begin * step for begin, step in pairs)
+        steps = (n * step for n, step in itertools.zip_longest(strides, view.steps, fillvalue=1))
+        return dataclasses.replace(view, steps=tuple(steps), first=first, is_moved=True)
+    found, axis = [], view.axis
+    if axis >= len(begins):
+        found = [(_slice(part, begins, ends, strides), n) for part, n in view]
+    elif strides and strides[axis] != 1:
+        return None
+    else:
+        end = 0
+        for part, n in view:
+            start, end = end, end + n
+            begin, stop = max(start, begins[axis]), min(end, ends[axis])
+            if begin < stop:
+                ours = (
+                    [*x[:axis], i - start, *x[axis + 1 :]]
+                    for x, i in ((begins, begin), (ends, stop))
+                )
+                found.append((_slice(part, *ours, strides), stop - begin))
+    if any(part is None for part, _ in found):
+        return None
+    return found[0][0] if len(found) == 1 else Joined(*zip(*found, strict=True), axis)
+
+
+def _padded(view: View | Joined, value: View, shape, params) -> View | Joined | None:
+    """A view between equal elements, of a number that is seen; None if it is more than that."""
+    config = params["padding_config"]
+    if any(low < 0 or high < 0 or between for low, high, between in config):
+        return None
+    value = value.broadcast((), shape)
+    for axis, (low, high, _) in reversed([*enumerate(config)]):  # rows first: the longest runs
+        parts = (value, low), (view, shape[axis]), (value, high)
+        parts = [(part, n) for part, n in parts if n]
+        if len(parts) > 1:
+            view = Joined(*zip(*parts, strict=True), axis)
+    return view
 
 
 #: Operations that take elements of their first operand in some order, all of them or fewer.

@@ -272,6 +272,13 @@ def _add_exactly(operand, indices, updates, numbers, *, mode, odd=False, **optio
     return accumulators.rounded(totals, special, accumulators.SUMS, odd)
 
 
+def _at_window(function, operand, indices, updates, numbers, mode):
+    """The scatter of one window, whose updates cannot meet, by a function of element and update."""
+    before = _gather_like(updates, operand, indices, numbers, mode=mode)
+    after = function(before, updates)
+    return lax.scatter(operand, indices, after, numbers, unique_indices=True, mode=mode)
+
+
 def scatter_add_body(
     operand,
     indices,
@@ -291,6 +298,12 @@ def scatter_add_body(
     if _cannot_meet(operand, indices, updates, dimension_numbers):
         placed = _one_hot(operand.shape, indices, updates, dimension_numbers, mode)
         return canonical.flush(lax.add(operand, placed))
+    if math.prod(indices.shape[:-1]) == 1:
+        # As the sum of one update, which has a guard.
+        return _at_window(
+            lambda x, update: canonical.flush(lax.add(x, canonical.guard(update))),
+            *(operand, indices, updates, dimension_numbers, mode),
+        )
     precision = grid_precision(math.prod(indices.shape[:-1]))
     in_rows = as_rows(operand, indices, updates, dimension_numbers, mode)
     if in_rows is not None:
@@ -372,6 +385,11 @@ def scatter_mul_body(operand, indices, updates, *, dimension_numbers, mode, **_)
     """
     if 0 in updates.shape or 0 in operand.shape:
         return operand
+    if math.prod(indices.shape[:-1]) == 1:
+        return _at_window(
+            lambda x, update: canonical.guard(lax.mul(x, update)),
+            *(operand, indices, updates, dimension_numbers, mode),
+        )
     size = operand.size
     zeros, ones = lax.full(operand.shape, 0, np.int64), lax.full(updates.shape, 1, np.int64)
     counts = lax.scatter_add(zeros, indices, ones, dimension_numbers, mode=mode)

@@ -581,11 +581,12 @@ def test_large_updates_are_left_to_xla():
         y = 0.9 * y + 0.1 * x * x
         return x - rate * x / (lax.sqrt(y) + 1e-8), y
 
-    x, y = floats(1 << 16, 1), np.abs(floats(1 << 16, 2))
+    x, y = floats(library.LARGE, 1), np.abs(floats(library.LARGE, 2))
     program = repjax.reproducible(update, donate_argnums=(0, 1))
     compiled = program.lower(x, y, np.float32(0.1)).compile()
     assert "custom-call" not in compiled.as_text()
-    assert not re.search(r"= f32\[65536\]\S* copy\(", compiled.as_text())
+    assert not re.search(rf"= f32\[{library.LARGE}\]\S* copy\(", compiled.as_text())
+    with_kernel(update, x[: 1 << 16], y[: 1 << 16], np.float32(0.1), calls=1)  # in the cache
     few = slice(1 << 10)  # which the kernel computes
     expected = with_kernel(update, x[few], y[few], np.float32(0.1))
     for found, wanted in zip(program(x, y, np.float32(0.1)), expected, strict=True):
@@ -596,9 +597,103 @@ def test_xla_fuses_nothing_with_pads():
     x = floats(1 << 16, 1)
 
     def function(x):
-        return lax.pad(x, np.float32(0), [(1, 1, 0)]) * 2
+        return lax.pad(x, np.float32(0), [(1, 1, 1)]) * 2
 
     assert_same_bits(with_kernel(function, x, calls=2), without_kernel(function, x))
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+
+def _halves(x):
+    a, b = lax.split(x, (3, x.shape[0] - 3))
+    return a * 2, b - 1
+
+
+#: Operations on parts of what is in memory, each one call of the kernel: of an array [40, 300].
+PARTS = {
+    "slice": lambda x: x[3:-2, 5:-7] + x[5:, 12:],
+    "every other row": lambda x: x[1::2] * x[::2],
+    "split": _halves,
+    "concatenation": lambda x: lax.concatenate([x, x[:5], x[7:]], 0) * 2,
+    "concatenation of columns": lambda x: lax.concatenate([x[:, 200:], x, x[:, :100]], 1) - 1,
+    "roll": lambda x: x + jax.numpy.roll(x, 3, 0) - jax.numpy.roll(x, -1, 1),
+    "roll along two axes": lambda x: x * jax.numpy.roll(x, (2, -5), (0, 1)),
+    "pad": lambda x: lax.pad(x, x.dtype.type(2), [(1, 2, 0), (130, 0, 0)]) * 3,
+    "pad with an element": lambda x: lax.pad(x, x[0, 0], [(0, 1, 0), (3, 4, 0)]) + 1,
+    "slice of what is joined": lambda x: lax.concatenate([x, x[3:]], 0)[30:50, 7:] - 1,
+    "of one row": lambda x: lax.concatenate([x[:1], x[:1], x[4:6]], 0) * x[7:11],
+    "broadcast": lambda x: x[:, 100:] * x[:1, :200],
+    "sum of a slice": lambda x: (x[3:, 50:] * 2).sum(1) if x.dtype == np.float32 else x[3:] * 2,
+    "result": lambda x: (x[2:, :200], lax.concatenate([x, x], 1), x * 2),
+}
+
+
+def _of_parts(dtype):
+    n = 40 * 300
+    x = floats(n, 1) if dtype == np.float32 else patterns(n, 1, dtype)
+    return x.reshape(40, 300)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, *HALVES, np.int32])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts(name, dtype):
+    x, function = _of_parts(dtype), PARTS[name]
+    expected = without_kernel(function, x)
+    for instruction_set in each_instruction_set():
+        assert_same_bits(with_kernel(function, x), expected, instruction_set)
+
+
+@pytest.mark.parametrize("name", [name for name in PARTS if "sum" not in name])
+def test_parts_are_read_where_they_are(name):
+    """No slice is made, nor joined array."""
+    lowered = repjax.reproducible(PARTS[name]).lower(_of_parts(np.float32)).as_text()
+    assert lowered.count(KERNEL) == 1
+    assert name == "pad with an element" or not re.search(r"\.(slice|concatenate|pad) ", lowered)
+
+
+def test_parts_of_what_a_group_makes_wait_for_it():
+    x = _of_parts(np.float32)
+
+    def function(x):
+        y = x * 3
+        return y + jax.numpy.roll(y, 1, 0) + (2 * y + jax.numpy.roll(y, 1, 1)).sum()
+
+    assert_same_bits(with_kernel(function, x), without_kernel(function, x))
+
+
+def test_small_parts_are_left_to_xla():
+    x = normal(1 << 17).reshape(-1, 16)
+    with_kernel(lambda x: lax.concatenate([-x[:, 8:], x[:, :8]], 1) * x, x, calls=0)
+
+
+def test_parts_from_another_place_are_caught(monkeypatch):
+    x = _of_parts(np.float32)
+    expected = without_kernel(PARTS["slice"], x)
+    monkeypatch.setattr(
+        kernel,
+        "Joint",
+        lambda places, lengths: bytecode.Joint(
+            tuple(bytecode.Place(p.source, p.axes, p.first + 1) for p in places), lengths
+        ),
+    )
+    with pytest.raises(AssertionError):
+        assert_same_bits(with_kernel(PARTS["slice"], x), expected)
+
+
+@pytest.mark.parametrize("at", [0, 1, 1023, 1024, 2500, 2999])
+@pytest.mark.parametrize("special", [1e-40, -1e-40, -0.0, np.nan, -np.nan, np.inf], ids=str)
+def test_one_that_is_not_canonical(special, at):
+    """Additions and multiplications take inputs as they are, until one is subnormal."""
+    x, y = normal(3000, 1), normal(3000, 2)
+    x[at] = special
+
+    def function(x, y):
+        return x + y, x - x * y, y * x * 0, x * np.float32(2.0**120), lax.select(x > y, x, y)
+
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
 
 
 def test_donated_operands_become_results():

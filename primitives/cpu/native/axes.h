@@ -56,16 +56,22 @@ class Walk {
   // The positions from here to the end of the last axis.
   int64_t left() const { return axes_[rank_ - 1].size - at_[rank_ - 1]; }
 
-  // Goes on by so many positions, at most left().
-  void go(int64_t count) {
-    for (int64_t d = rank_; d-- > 0; count = 1) {
-      at_[d] += count;
-      move(d, count);
-      if (at_[d] < axes_[d].size) return;
-      move(d, -at_[d]);
-      at_[d] = 0;
-    }
+  // How many whole runs of the last axis lie at one stride from here, and that stride in the first
+  // array; none within a run.
+  int64_t runs() const {
+    if (at_[rank_ - 1] != 0) return 0;
+    return rank_ == 1 ? 1 : axes_[rank_ - 2].size - at_[rank_ - 2];
   }
+  int64_t stride_of_runs() const { return rank_ == 1 ? 0 : axes_[rank_ - 2].strides[first_]; }
+
+  // Goes on by so many runs, at most runs().
+  void go_runs(int64_t count) {
+    if (rank_ == 1) return;
+    go(rank_ - 1, count);
+  }
+
+  // Goes on by so many positions, at most left().
+  void go(int64_t count) { go(rank_, count); }
 
  private:
   static constexpr int kFew = 8;
@@ -75,6 +81,17 @@ class Walk {
   int64_t few_[kFew] = {};     // a walk is often short: getting memory would take longer
   std::vector<int64_t> many_;
   int64_t* at_ = few_;         // the position along each axis
+
+  // Goes on along the last of the first `rank` axes.
+  void go(int64_t rank, int64_t count) {
+    for (int64_t d = rank; d-- > 0; count = 1) {
+      at_[d] += count;
+      move(d, count);
+      if (at_[d] < axes_[d].size) return;
+      move(d, -at_[d]);
+      at_[d] = 0;
+    }
+  }
 
   void move(int64_t d, int64_t count) {
     for (int i = 0; i < kOffsets; ++i) offsets[i] += count * axes_[d].strides[first_ + i];

@@ -34,25 +34,129 @@ struct Registers {
   }
 };
 
-// The elements [begin, begin + count) of an input that is broadcast, at `to`.
+// Places, as they are encoded.
+int64_t rank(const int64_t* place) { return place[0]; }
+const Axis<1>* axes(const int64_t* place) { return reinterpret_cast<const Axis<1>*>(place + 1); }
+const int64_t* end_of(const int64_t* place);
+
+struct Piece {
+  int64_t length, operand, first;
+  const int64_t* place;
+
+  explicit Piece(const int64_t* at) : length(at[0]), operand(at[1]), first(at[2]), place(at + 3) {}
+};
+Piece first_piece(const int64_t* place) { return Piece(place + 3); }
+Piece after(const Piece& part) { return Piece(end_of(part.place)); }
+
+const int64_t* end_of(const int64_t* place) {
+  if (rank(place) >= 0) return place + 1 + 2 * rank(place);
+  const int64_t* next = place + 3;
+  for (int64_t i = rank(place); i < 0; ++i) next = end_of(Piece(next).place);
+  return next;
+}
+
+// Reads elements from where they are to registers.
+struct Reader {
+  const Elementwise& set;
+  Storage storage;
+
+  void load(const void* data, int64_t first, int64_t step, int64_t count, Runs runs,
+            int32_t* to) const {
+    set.load(storage, data, first, step, count, runs, to);
+  }
+
+  // `count` rows of `width` elements from a position on, which lie together; at `to`, they are
+  // `apart`.
+  void rows(const void* data, int64_t first, const Axis<1>& last, Walk<1>& walk, int64_t count,
+            int64_t width, int64_t apart, int32_t* to) const {
+    const int64_t run = last.size, step = last.strides[0];
+    for (int64_t i = 0; i < count;) {
+      if (width == run && walk.runs() > 0) {
+        const Runs runs = {std::min(count - i, walk.runs()), walk.stride_of_runs(), apart};
+        load(data, first + walk.offsets[0], step, run, runs, to + i * apart);
+        walk.go_runs(runs.count);
+        i += runs.count;
+        continue;
+      }
+      for (int64_t j = 0, here; j < width; j += here) {
+        const Runs runs = {std::min((width - j) / run, walk.runs()), walk.stride_of_runs(), run};
+        here = runs.count > 0 ? runs.count * run : std::min(width - j, walk.left());
+        const int64_t offset = first + walk.offsets[0];
+        int32_t* const there = to + i * apart + j;
+        if (runs.count > 0) {
+          load(data, offset, step, run, runs, there);
+          walk.go_runs(runs.count);
+        } else {
+          load(data, offset, step, here, {}, there);
+          walk.go(here);
+        }
+      }
+      ++i;
+    }
+  }
+
+  // The same of a piece, from element `at` on.
+  void rows(const Piece& piece, const void* const* operands, int64_t at, int64_t count,
+            int64_t width, int64_t apart, int32_t* to) const {
+    const int64_t dimensions = rank(piece.place);
+    operands += piece.operand;
+    if (dimensions > 0) {
+      Walk<1> walk(axes(piece.place), dimensions, at);
+      const Axis<1>& last = axes(piece.place)[dimensions - 1];
+      rows(*operands, piece.first, last, walk, count, width, apart, to);
+    } else if (dimensions == 0) {
+      load(*operands, piece.first, 0, width, {count, 0, apart}, to);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        joined(piece.place, operands, at + i * width, width, to + i * apart);
+      }
+    }
+  }
+
+  // The elements [begin, begin + count) of several parts.
+  void joined(const int64_t* place, const void* const* operands, int64_t begin, int64_t count,
+              int32_t* to) const {
+    const int64_t row = place[1], end = begin + count;
+    while (begin < end) {
+      // The rest of a row, or whole rows, or the begin of one.
+      const int64_t number = begin / row, left = begin % row;
+      const int64_t right = std::min(row, left + end - begin);
+      const int64_t whole = left == 0 ? std::max<int64_t>(1, (end - begin) / row) : 1;
+      Piece part = first_piece(place);
+      for (int64_t i = rank(place), start = 0; i < 0; ++i) {
+        const int64_t from = std::max(start, left), until = std::min(start + part.length, right);
+        if (from < until) {
+          rows(part, operands, number * part.length + from - start, whole, until - from, row,
+               to + from - left);
+        }
+        start += part.length;
+        if (i < -1) part = after(part);
+      }
+      to += whole * row - left;
+      begin += whole * row - left;
+    }
+  }
+};
+
+// The elements [begin, begin + count) of an input that does not lie together, at `to`.
 Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t count,
              int32_t* to) {
+  const Reader reader{set, input.storage};
+  if (input.rank < 0) {
+    reader.joined(input.parts, input.operands, begin, count, to);
+    return {to, false};
+  }
   if (input.rank == 0) {
-    set.load(input.storage, input.data, -input.origin, 0, set.lanes, to);
+    reader.load(input.data, -input.origin, 0, set.lanes, {}, to);
     return {to, true};
   }
   Walk<1> walk(input.axes, input.rank, begin);
-  const int64_t step = input.axes[input.rank - 1].strides[0];
-  if (step == 0 && walk.left() >= count) {
-    set.load(input.storage, input.data, walk.offsets[0] - input.origin, 0, set.lanes, to);
+  const Axis<1>& last = input.axes[input.rank - 1];
+  if (last.strides[0] == 0 && walk.left() >= count) {
+    reader.load(input.data, walk.offsets[0] - input.origin, 0, set.lanes, {}, to);
     return {to, true};
   }
-  for (int64_t i = 0; i < count;) {
-    const int64_t run = std::min(count - i, walk.left());
-    set.load(input.storage, input.data, walk.offsets[0] - input.origin, step, run, to + i);
-    i += run;
-    if (i < count) walk.go(run);
-  }
+  reader.rows(input.data, -input.origin, last, walk, 1, count, 0, to);
   return {to, false};
 }
 
@@ -103,6 +207,29 @@ class Ahead {
   int64_t arrays_, next_, lines_, fetched_;
 };
 
+// The instructions that make an input canonical for additions and multiplications alone, as bits.
+// Of what is not canonical only subnormal numbers matter to these: their guards make every zero +0, and
+// a NaN is a NaN.  None where anything else might note that an operand was subnormal.
+uint64_t find_raw(const Bytecode& code) {
+  constexpr int64_t kMost = 64;
+  if (!notes_subnormals() || code.instruction_count > kMost || code.registers > kMost) return 0;
+  uint64_t found = 0, others = 0;  // registers that others read
+  for (int64_t i = code.instruction_count; i-- > 0;) {
+    const Instruction& x = code.instructions[i];
+    const auto operation = Operation(x.operation);
+    if (cost(operation) > 1 || operation == Operation::hold) return 0;
+    if (operation == Operation::canonicalize && x.from[0] < code.input_count &&
+        x.to >= code.input_count + code.output_count && !(others >> x.to & 1)) {
+      found |= uint64_t{1} << i;
+    }
+    others &= ~(uint64_t{1} << x.to);
+    const bool is_raw = operation == Operation::add || operation == Operation::sub ||
+                        operation == Operation::mul;
+    for (const int64_t from : x.from) others |= uint64_t{!is_raw} << from;
+  }
+  return found;
+}
+
 }  // namespace
 
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
@@ -116,9 +243,14 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   code.inputs = inputs;
   code.outputs = outputs;
   for (int64_t i = 0; i < code.input_count; ++i) {
-    const int64_t rank = next[1];
-    inputs[i] = {nullptr, Storage(next[0]), rank, reinterpret_cast<const Axis<1>*>(next + 2)};
-    next += 2 + 2 * rank;
+    const int64_t* const place = next + 1;
+    inputs[i] = {nullptr, Storage(*next), rank(place), axes(place)};
+    if (rank(place) < 0) inputs[i].parts = place;
+    if (rank(place) == -1 && rank(first_piece(place).place) >= 0) {  // of one operand
+      const Piece only = first_piece(place);
+      inputs[i] = {nullptr, Storage(*next), rank(only.place), axes(only.place), only.first};
+    }
+    next = end_of(place);
   }
   for (int64_t i = 0; i < code.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
   static_assert(sizeof(Axis<1>) == 16, "as it is encoded");
@@ -127,8 +259,24 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
+  code.raw = find_raw(code);
   if (code.registers - code.constant_count > kInCache) code.block = kBlock / 2;
   return code;
+}
+
+int64_t count_operands(const Input* inputs, int64_t count) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += inputs[i].parts ? inputs[i].parts[2] : 1;
+  return sum;
+}
+
+void take_operands(Input* inputs, int64_t count, const void* const* operands) {
+  for (int64_t i = 0; i < count; ++i) {
+    Input& input = inputs[i];
+    input.operands = operands;
+    input.data = static_cast<const char*>(*operands) + input.first * bytes_of(input.storage);
+    operands += input.parts ? input.parts[2] : 1;
+  }
 }
 
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
@@ -152,14 +300,18 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
   // it is written where that is, as it nearly always is canonical and can stay there.
   const auto made_canonical = [&](int64_t i) {
-    if (!set.are_canonical || i + 1 == code.instruction_count) return false;
+    if (i + 1 == code.instruction_count) return false;
     const Instruction &x = code.instructions[i], &next = code.instructions[i + 1];
     return Operation(next.operation) == Operation::canonicalize && next.from[0] == x.to &&
-           is_output(next.to) && !is_output(x.to);
+           is_output(next.to) && !is_output(x.to) &&
+           (set.are_canonical || is_looked_at(Operation(x.operation)));
   };
   constexpr int64_t kPieces = 4, kLong = 32;  // pieces and cost of a long instruction
   Ahead ahead(code.cost());
-  for (; begin < end; begin += code.block) {
+  // Where all that is read and written stays in a cache, there is nothing to wait for.
+  constexpr int64_t kNear = 1 << 18;
+  const bool is_near = code.size * (inputs + outputs) <= kNear;
+  const auto compute = [&](int64_t begin, uint64_t raw) {
     const int64_t count = std::min(code.block, end - begin);
     const bool in_place = count == whole(count);
     ahead.start();
@@ -170,7 +322,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const int64_t together = input.together(begin, count);
       if (in_place && together >= 0 && input.storage == kWord) {
         at[i] = {static_cast<const int32_t*>(input.data) + together, false};
-        if (following > 0 && input.contiguous() && !input.in_cache) {
+        if (following > 0 && input.contiguous() && !input.in_cache && !is_near) {
           ahead.add(at[i].at + count, following * 4, false);
         }
       } else {
@@ -183,7 +335,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
                               : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
-      if (direct && following > 0 && !output.in_cache) {
+      if (direct && following > 0 && !output.in_cache && !is_near) {
         ahead.add(to[inputs + i] + count, following * 4, true);
       }
     }
@@ -209,10 +361,11 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         held = 0;
         continue;
       }
-      if (operation == Operation::canonicalize && set.are_canonical && !a.same) {
+      if (operation == Operation::canonicalize && !a.same) {
         const bool in_its_place = a.at == to[x.to];
-        if ((in_its_place || (x.from[0] < inputs && !is_output(x.to))) &&
-            set.are_canonical(whole(count), a.at)) {
+        const bool is_input = x.from[0] < inputs && !is_output(x.to);
+        if (raw >> i & 1 || ((in_its_place || is_input) && set.are_canonical &&
+                             set.are_canonical(whole(count), a.at))) {
           result = a;
           continue;
         }
@@ -224,7 +377,15 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         result = {there, true};
         continue;
       }
-      int32_t* const there = to[made_canonical(i) ? code.instructions[i + 1].to : x.to];
+      const bool is_last = made_canonical(i);
+      const int64_t written = is_last ? code.instructions[i + 1].to : x.to;
+      int32_t* const there = to[written];
+      if (is_last && is_looked_at(operation) &&
+          set.apply_and_look(operation, whole(count), a, b, c, there)) {
+        at[written] = result = {there, false};
+        ++i;
+        continue;
+      }
       // A long instruction piece by piece, and some lines after each.
       const int64_t all = whole(count);
       const int64_t piece = here < kLong || !ahead.any() ? all : whole(blocks_of(all, kPieces));
@@ -242,6 +403,14 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const Output& output = code.outputs[i];
       if (output.storage == kWord && in_place) continue;
       set.store(output.storage, to[inputs + i], count, output.data, begin - output.origin);
+    }
+  };
+  if (code.raw) ieee.forget();
+  for (; begin < end; begin += code.block) {
+    compute(begin, code.raw);
+    if (code.raw && ieee.noted_subnormals()) {
+      compute(begin, 0);
+      ieee.forget();
     }
   }
 }

@@ -5,7 +5,10 @@
 //
 //   the elements of the results, and how many inputs, outputs, constants, instructions and
 //   registers there are
-//   of each input: its storage, its axes, and of each axis the size and the step
+//   of each input: its storage and its place, which is one of
+//     how many axes there are, and of each the size and the step
+//     minus how many parts there are, the elements of a row of all parts, the operands of all parts, and
+//     of each part the elements of a row, its first operand, its first element and its place
 //   of each output: its storage
 //   of each constant: its register and its bits
 //   of each instruction: the operation, the register it writes and three that it reads
@@ -35,10 +38,13 @@ constexpr int64_t bytes_of(Storage storage) {
 struct Input {
   const void* data;
   Storage storage;
-  int64_t rank;
+  int64_t rank;  // negative: it is of several parts, one behind the other in each row
   const Axis<1>* axes;
-  int64_t origin = 0;     // the element that the data begin with
-  bool in_cache = false;  // where a call before has left it
+  int64_t first = 0;       // of the operand's elements
+  int64_t origin = 0;      // the element that the data begin with
+  bool in_cache = false;   // where a call before has left it
+  const int64_t* parts = nullptr;  // as they are encoded, and the operands
+  const void* const* operands = nullptr;
 
   bool scalar() const { return rank == 0; }
   bool contiguous() const { return rank == 1 && axes[0].strides[0] == 1; }
@@ -88,6 +94,7 @@ struct Bytecode {
   const Output* outputs;
   const Constant* constants;
   const Instruction* instructions;
+  uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
   int64_t block = kBlock;  // elements that are computed together
   int64_t until = 0;       // the elements that the calls after this one go on to, if any
   const Soon* soon = nullptr;  // what other bytecode reads and writes next, as many elements
@@ -106,6 +113,10 @@ struct Bytecode {
 // The bytecode at `next`, which goes behind it.  The data of the inputs and of the outputs are left
 // to the caller.
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs);
+
+// How many operands the inputs are, and these as their data.
+int64_t count_operands(const Input* inputs, int64_t count);
+void take_operands(Input* inputs, int64_t count, const void* const* operands);
 
 // Computes groups, in as many threads as they repay: encoded are how many groups there are, and the
 // bytecode of each.

@@ -84,11 +84,12 @@ struct Source {
       return xla::ffi::Error::Success();
     }
     const int64_t* next = encoded.begin();
-    if (next[0] != count || next[1] != int64_t(operand_count) || next[2] != 1) {
-      return xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
-    }
+    const xla::ffi::Error of_others =
+        xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
+    if (next[0] != count || next[1] > int64_t(operand_count) || next[2] != 1) return of_others;
     code_ = decode(next, inputs_.data(), &output_);
-    for (size_t i = 0; i < operand_count; ++i) inputs_[i].data = operands[i];
+    if (count_operands(code_.inputs, code_.input_count) != int64_t(operand_count)) return of_others;
+    take_operands(inputs_.data(), code_.input_count, operands);
     const Summed terms = terms_of(code_);
     if (terms != Summed::kElements && terms <= most) {
       x.x = static_cast<const float*>(inputs_[0].data);

@@ -90,13 +90,12 @@ static void divide_by(const int32_t* x, int64_t count, int32_t by, int32_t* to) 
   }
 }
 
-static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
-                  int32_t* to) {
-  // Where vectors are long, divisions of float32 take longer.
-  if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
-    return divide_by(a.at, count, *b.at, to);
-  }
-  const auto loop = [=](auto function, auto of_a, auto of_b, auto of_c) {
+// to = function(a, b, c)
+template <class Function>
+static inline __attribute__((always_inline)) void for_each(Function function, int64_t count,
+                                                           Operand a, Operand b, Operand c,
+                                                           int32_t* to) {
+  const auto loop = [&](auto of_a, auto of_b, auto of_c) __attribute__((always_inline)) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < count; i += kLanes) {
       Bits x, y, z;
@@ -107,11 +106,18 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
       __builtin_memcpy(to + i, &x, sizeof x);
     }
   };
-  const auto each = [=](auto function) {
-    const std::integral_constant<int64_t, 1> one;
-    if (!(a.same | b.same | c.same)) return loop(function, one, one, one);
-    loop(function, int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
-  };
+  const std::integral_constant<int64_t, 1> one;
+  if (!(a.same | b.same | c.same)) return loop(one, one, one);
+  loop(int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
+}
+
+static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                  int32_t* to) {
+  // Where vectors are long, divisions of float32 take longer.
+  if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
+    return divide_by(a.at, count, *b.at, to);
+  }
+  const auto each = [=](auto function) { for_each(function, count, a, b, c, to); };
 #define FLOATS(name, result)                                                     \
   case Operation::name:                                                          \
     return each([](Bits i, Bits j, Bits) {                                       \
@@ -196,6 +202,43 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
 #undef INTEGERS
 }
 
+// Results of these are canonical but for NaNs, and 0 times a NaN, or an infinity, is one.
+static bool apply_and_look(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                           int32_t* to) {
+  Vector sum = {};
+  const auto each = [&](auto function) {
+    for_each(
+        [&](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
+          const Bits result = function(x, y, z);
+          sum += as<Vector>(result) * Vector{};
+          return result;
+        },
+        count, a, b, c, to);
+  };
+  switch (operation) {
+    case Operation::add:
+      each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) + as<Vector>(y)); });
+      break;
+    case Operation::sub:
+      each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) - as<Vector>(y)); });
+      break;
+    case Operation::mul:
+      each([](Bits x, Bits y, Bits) { return guard(as<Vector>(x) * as<Vector>(y)); });
+      break;
+    case Operation::select:
+      each([](Bits x, Bits y, Bits z) { return where(x, z, y); });
+      break;
+    default:
+      apply(operation, count, a, b, c, to);
+      return false;
+  }
+  const Bits other = (Bits)(sum != sum);
+  int64_t words[sizeof other / 8], any = 0;
+  __builtin_memcpy(words, &other, sizeof other);
+  for (const int64_t word : words) any |= word;
+  return any == 0;
+}
+
 // repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on;
 // but nearly always float64 holds the sums of the terms, and nothing is rounded.
 
@@ -272,12 +315,30 @@ static inline int32_t word(int32_t x) { return x; }
 static inline int32_t word(bool x) { return -int32_t(x); }
 static inline int32_t word(uint16_t x) { return x; }
 
+// As std::copy_n, of few elements without a call.
+static inline void copy_words(const int32_t* from, int64_t count, int32_t* to) {
+  const auto some = [=](auto vector, int64_t at) __attribute__((always_inline)) {
+    __builtin_memcpy(&vector, from + at, sizeof vector);
+    __builtin_memcpy(to + at, &vector, sizeof vector);
+  };
+  if (count >= kLanes) {  // the last vector may have elements once more
+    for (int64_t i = 0; i + kLanes <= count; i += kLanes) some(Bits{}, i);
+    some(Bits{}, count - kLanes);
+  } else if (count >= kLanes / 2) {
+    some(Narrow{}, 0);
+    some(Narrow{}, count - kLanes / 2);
+  } else {
+    for (int64_t i = 0; i < count; ++i) some(int32_t{}, i);
+  }
+}
+
 template <class Element>
-static void load_elements(const Element* from, int64_t step, int64_t count, int32_t* to) {
+static inline void load_run(const Element* from, int64_t step, int64_t count, int32_t* to) {
   if (step == 0) {
     const int32_t x = word(*from);
     for (int64_t i = 0; i < count; ++i) to[i] = x;
   } else if (step == 1) {
+    if constexpr (sizeof(Element) == 4) return copy_words(from, count, to);
     for (int64_t i = 0; i < count; ++i) to[i] = word(from[i]);
   } else {
     for (int64_t i = 0; i < count; ++i) to[i] = word(from[i * step]);
@@ -285,14 +346,16 @@ static void load_elements(const Element* from, int64_t step, int64_t count, int3
 }
 
 static void load_elements(Storage storage, const void* from, int64_t first, int64_t step,
-                          int64_t count, int32_t* to) {
+                          int64_t count, Runs runs, int32_t* to) {
+  const auto load = [=](auto* from) {
+    for (int64_t i = 0; i < runs.count; ++i) {
+      load_run(from + first + i * runs.stride, step, count, to + i * runs.apart);
+    }
+  };
   switch (storage) {
-    case kWord:
-      return load_elements(static_cast<const int32_t*>(from) + first, step, count, to);
-    case kBoolean:
-      return load_elements(static_cast<const bool*>(from) + first, step, count, to);
-    case kHalf:
-      return load_elements(static_cast<const uint16_t*>(from) + first, step, count, to);
+    case kWord: return load(static_cast<const int32_t*>(from));
+    case kBoolean: return load(static_cast<const bool*>(from));
+    case kHalf: return load(static_cast<const uint16_t*>(from));
   }
 }
 
@@ -325,4 +388,5 @@ static bool are_canonical(int64_t count, const int32_t* x) {
 }
 
 constexpr Elementwise kElementwise = {
-    kLanes, apply, add_n, load_elements, store_elements, kClasses ? are_canonical : nullptr};
+    kLanes,        apply,          apply_and_look, add_n,
+    load_elements, store_elements, kClasses ? are_canonical : nullptr};

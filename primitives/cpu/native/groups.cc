@@ -27,6 +27,10 @@ struct Blocks {
   int64_t begin, end;
 };
 
+ffi::Error of_others() {
+  return ffi::Error::InvalidArgument("the bytecode is for other operands");
+}
+
 }  // namespace
 
 ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
@@ -42,15 +46,16 @@ ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_
   inputs.resize(operand_count);
   outputs.resize(result_count);
   parts.clear();
-  size_t input = 0, output = 0;
+  size_t input = 0, operand = 0, output = 0;
   for (Bytecode& code : groups) {
-    if (input + next[1] > operand_count || output + next[2] > result_count) {
-      return ffi::Error::InvalidArgument("the bytecode is for other operands");
-    }
+    const size_t most = operand_count - operand;  // each input is one operand at least
+    if (next[1] > int64_t(most) || output + next[2] > result_count) return of_others();
     code = decode(next, inputs.data() + input, outputs.data() + output);
-    for (const size_t last = input + code.input_count; input < last; ++input) {
-      inputs[input].data = operands[input];
-    }
+    const size_t taken = count_operands(code.inputs, code.input_count);
+    if (taken > most) return of_others();
+    take_operands(inputs.data() + input, code.input_count, operands + operand);
+    operand += taken;
+    input += code.input_count;
     for (const size_t last = output + code.output_count; output < last; ++output) {
       outputs[output].data = results[output];
     }

@@ -245,6 +245,12 @@ inline int64_t cost(Operation operation) {
   return operation < Operation::hold ? 32 : 8;
 }
 
+// Of which Elementwise::apply_and_look knows more than `apply`.
+inline bool is_looked_at(Operation operation) {
+  return operation == Operation::add || operation == Operation::sub ||
+         operation == Operation::mul || operation == Operation::select;
+}
+
 constexpr int kMostTerms = 8;  // of add_n
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
@@ -255,16 +261,25 @@ struct Operand {
   bool same;
 };
 
+// So many runs of elements, and how far apart they are in memory and in a register.
+struct Runs {
+  int64_t count = 1, stride = 0, apart = 0;
+};
+
 // elementwise-inl.h: the instructions of bytecode.
 struct Elementwise {
   int64_t lanes;
   // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
   void (*apply)(Operation operation, int64_t count, Operand a, Operand b, Operand c, int32_t* to);
+  // The same; whether canonicalize would leave the results, which it may deny.  Operands are canonical but
+  // for NaNs and, unless they are selected, zeros.
+  bool (*apply_and_look)(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                         int32_t* to);
   // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
   void (*add_n)(bool odd, const Operand* terms, int64_t terms_count, int64_t count, int32_t* to);
-  // Elements in memory, from `first` on and `step` apart, to a register.
+  // Runs of `count` elements in memory, from `first` on and `step` apart, to a register.
   void (*load)(Storage storage, const void* from, int64_t first, int64_t step, int64_t count,
-               int32_t* to);
+               Runs runs, int32_t* to);
   // Elements of a register, to memory from `first` on.
   void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
   // Whether canonicalize would leave these as they are; null where asking takes as long as that.
