@@ -144,6 +144,42 @@ def sparse() -> list[Case]:
     ]
 
 
+# --- parts of arrays ----------------------------------------------------------------------
+
+
+def _diffused(u):
+    """A step of the heat equation on a torus."""
+    around = sum(jnp.roll(u, by, axis) for axis in (0, 1) for by in (1, -1))
+    return u + 0.1 * (around - 4 * u)
+
+
+def _diffused_inside(u):
+    around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]
+    return u.at[1:-1, 1:-1].add(0.1 * (around - 4 * u[1:-1, 1:-1]))
+
+
+def _many_steps(u):
+    return lax.fori_loop(0, 20, lambda i, u: _diffused(u), u)
+
+
+def _rotary(x, cosine, sine):
+    half = x.shape[-1] // 2
+    turned = jnp.concatenate([-x[..., half:], x[..., :half]], -1)
+    return x * cosine + turned * sine
+
+
+def parts() -> list[Case]:
+    heads, angles = (2, 128, 8, 64), (128, 1, 64)
+    return [
+        given("heat equation, rolls, 512 x 512", _diffused, (512, 512), bar=1.2),
+        given("heat equation, rolls, 20 steps, 256 x 256", _many_steps, (256, 256), bar=1.2),
+        given("heat equation, slices, 512 x 512", _diffused_inside, (512, 512), bar=1.2),
+        given("pad, 256 x 256", lambda x: 2 * jnp.pad(x, 1) + 1, (256, 256), bar=1.2),
+        given("differences, 65,536", lambda x: jnp.diff(x) * 2, (1 << 16,), bar=1.2),
+        given("rotary embeddings, 2 x 128 x 8 x 64", _rotary, heads, angles, angles, bar=1.2),
+    ]
+
+
 # --- loops --------------------------------------------------------------------------------
 
 
@@ -465,6 +501,7 @@ def groups(full: bool = False) -> list[Group]:
         "language model": language_model(),
         "libraries": libraries(),
         "sparse": sparse(),
+        "parts": parts(),
         "loops": loops(),
         "in cache": in_cache(),
         "large": large(),

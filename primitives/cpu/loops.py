@@ -25,7 +25,7 @@ from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.groups import Group, accumulation_of, group_sum_p, groups_p
 from repjax.primitives.fusion.loops import Loop
 from repjax.primitives.fusion.rows import rows_p
-from repjax.primitives.fusion.views import DTYPES, long_axes, view_of
+from repjax.primitives.fusion.views import DTYPES, Number, long_axes, view_of
 from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
@@ -82,7 +82,7 @@ def _steps(equations) -> list[_Step] | None:
     for equation in equations:
         make = _MAKERS.get(equation.primitive)
         step = make(equation) if make else None
-        if step is None or any(isinstance(v, Literal) for v in step.operands):
+        if step is None or any(isinstance(v, Literal | Number) for v in step.operands):
             return None
         found.append(step)
     return found
@@ -105,7 +105,7 @@ def _product(equation) -> _Step | None:
 def _code(group: Group, operands) -> tuple[list[Any], list[int]]:
     by_variable = dict(zip(group.invars, operands, strict=True))
     roots, code = groups.encode(group)
-    return [by_variable[v] for v in roots], code
+    return [by_variable.get(v, v) for v in roots], code
 
 
 def _elementwise(equation) -> _Step:

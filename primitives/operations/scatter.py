@@ -272,10 +272,10 @@ def _add_exactly(operand, indices, updates, numbers, *, mode, odd=False, **optio
     return accumulators.rounded(totals, special, accumulators.SUMS, odd)
 
 
-def _at_window(function, operand, indices, updates, numbers, mode):
-    """The scatter of one window, whose updates cannot meet, by a function of element and update."""
+def _add_window(operand, indices, updates, numbers, mode):
+    """The scatter-add of one window, whose updates cannot meet."""
     before = _gather_like(updates, operand, indices, numbers, mode=mode)
-    after = function(before, updates)
+    after = canonical.flush(lax.add(before, canonical.guard(updates)))  # as a sum of one update
     return lax.scatter(operand, indices, after, numbers, unique_indices=True, mode=mode)
 
 
@@ -299,11 +299,7 @@ def scatter_add_body(
         placed = _one_hot(operand.shape, indices, updates, dimension_numbers, mode)
         return canonical.flush(lax.add(operand, placed))
     if math.prod(indices.shape[:-1]) == 1:
-        # As the sum of one update, which has a guard.
-        return _at_window(
-            lambda x, update: canonical.flush(lax.add(x, canonical.guard(update))),
-            *(operand, indices, updates, dimension_numbers, mode),
-        )
+        return _add_window(operand, indices, updates, dimension_numbers, mode)
     precision = grid_precision(math.prod(indices.shape[:-1]))
     in_rows = as_rows(operand, indices, updates, dimension_numbers, mode)
     if in_rows is not None:
@@ -385,11 +381,6 @@ def scatter_mul_body(operand, indices, updates, *, dimension_numbers, mode, **_)
     """
     if 0 in updates.shape or 0 in operand.shape:
         return operand
-    if math.prod(indices.shape[:-1]) == 1:
-        return _at_window(
-            lambda x, update: canonical.guard(lax.mul(x, update)),
-            *(operand, indices, updates, dimension_numbers, mode),
-        )
     size = operand.size
     zeros, ones = lax.full(operand.shape, 0, np.int64), lax.full(updates.shape, 1, np.int64)
     counts = lax.scatter_add(zeros, indices, ones, dimension_numbers, mode=mode)

@@ -84,6 +84,7 @@ SCATTERS = {
     "table of indices": ((6,), (RNG.integers(0, 6, (4, 5)),), (4, 5)),
     "middle": ((2, 4, 3), (slice(None), RNG.integers(0, 4, 9)), (2, 9, 3)),
     "slice": ((6, 2), (slice(1, 4),), (3, 2)),
+    "window": ((6, 7), (slice(1, -1), slice(2, -1)), (4, 4)),
     "negative": ((7,), (np.array([-1, 0, -7, -1]),), (4,)),
     "broadcast update": ((4,), (RNG.integers(0, 4, 10),), (1,)),
     # Few windows for the rows that there are.
@@ -104,6 +105,24 @@ def test_scatter_add(name):
         full = np.broadcast_to(u, np.zeros(shape)[index].shape)
         expected = scatter_add(x, positions_of(shape, index, full), full)
         assert_same_bits(run(x, u), expected, data.__name__)
+
+
+@pytest.mark.parametrize("mode", ["drop", "clip"])
+@pytest.mark.parametrize("start", [-3, 0, 5, 6, 40])
+def test_one_window(start, mode):
+    """Is added as one of several is; a window that does not fit is dropped whole, or moved."""
+    for data in DATA:
+        x, u = data(9, 1), data(4, 2)
+        both, zeros = np.array([[start], [99]]), np.zeros(4, np.float32)
+        if mode == "clip":
+            both[1] = 5
+
+        def add(x, index, u, numbers):
+            return lax.scatter_add(x, index, u, numbers, mode=mode)
+
+        run = repjax.reproducible(add, static_argnums=3)
+        one = run(x, np.array([start]), u, WINDOW)
+        assert_same_bits(one, run(x, both, np.stack([u, zeros]), WINDOWS), data.__name__)
 
 
 @pytest.mark.parametrize("n", [8, 64, 500, 4096])
