@@ -243,7 +243,7 @@ def passes(program, *args, **options) -> int:
 
     def is_pass(equation) -> bool:
         return (
-            equation.primitive.name == "repjax_canonicalize"
+            equation.primitive.name in ("repjax_canonicalize", "repjax_leave")
             and equation.invars[0].aval.size >= LARGE
         )
 

@@ -405,7 +405,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       set.store(output.storage, to[inputs + i], count, output.data, begin - output.origin);
     }
   };
-  if (code.raw) ieee.forget();
+  ieee.begin();
   for (; begin < end; begin += code.block) {
     compute(begin, code.raw);
     if (code.raw && ieee.noted_subnormals()) {

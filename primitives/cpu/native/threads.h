@@ -35,6 +35,10 @@ class IeeeArithmetic {
     if (is_other_) _mm_setcsr(saved_);
   }
   void forget() const { _mm_setcsr(_mm_getcsr() & kModes); }
+  // The same right after it was made, when there is mostly nothing to forget.
+  void begin() const {
+    if (!is_other_ && (saved_ & 2)) forget();
+  }
   // Whether since it was told to forget an operand was subnormal, and no other was a NaN.
   bool noted_subnormals() const { return _mm_getcsr() & 2; }
 
@@ -49,6 +53,7 @@ class IeeeArithmetic {
   }
   ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
   void forget() const {}
+  void begin() const {}
   bool noted_subnormals() const { return true; }  // this processor does not
 
  private:
