@@ -383,7 +383,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       if (is_last && is_looked_at(operation) &&
           set.apply_and_look(operation, whole(count), a, b, c, there)) {
         at[written] = result = {there, false};
-        ++i;
+        done += cost(Operation(code.instructions[++i].operation));
         continue;
       }
       // A long instruction piece by piece, and some lines after each.
