@@ -245,6 +245,7 @@ class _Plan:
         self.jaxpr, self.kernels = jaxpr, kernels
         self.entries = {*jaxpr.invars, *jaxpr.constvars}
         self.results = set(variables(jaxpr.outvars))
+        self.size_of_results = sum(v.aval.size for v in self.results)
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
         self.views: dict[Any, View | Joined] = {}
         self.levels: dict[int, int] = {}  # of equations, by their ids
@@ -471,7 +472,8 @@ class _Plan:
             is_small = result is not None and 1 < result.aval.size < often
             if is_small and result not in group.outvars and e.invars[0] in self.entries:
                 entries[result] = Group((e,), tuple(e.invars), (result,), self.kernels)
-        eqns = tuple(e for e in group.eqns if e.outvars[0] not in entries)
+        apart = entries.keys() - set(group.outvars)
+        eqns = tuple(e for e in group.eqns if e.outvars[0] not in apart)
         made = {v for e in eqns for v in e.outvars}
         read = (v for e in eqns for v in variables(e.invars) if v not in made)
         return dataclasses.replace(group, eqns=eqns, invars=tuple(dict.fromkeys(read)))
@@ -486,7 +488,7 @@ class _Plan:
         size = group.outvars[0].aval.size
         return (
             size > _SMALL
-            and sum(v.aval.size for v in self.results) > self.kernels.large
+            and self.size_of_results > self.kernels.large
             and self.results.issuperset(group.outvars)
             and any(v in self.entries and v.aval.size == size for v in group.invars)
             and not any(e.primitive.name in _MOVES for e in group.eqns)

@@ -141,20 +141,28 @@ def view_of(equation, views, may_enter: bool) -> View | None:
 #: Elements that lie together, on average, so that a kernel reads them at little cost; and of how
 #: many it does not matter.
 _LONG_RUN, _FEW = 64, 1 << 12
+#: Parts of a view: rolls of rolls have twice as many each time.
+_MOST_PARTS = 16
 
 
 def views_of(equation, views, entries) -> dict[Any, View | Joined]:
     """The results of an equation as views, moved ones included; none if it is no move.
 
     What has its elements in the variables ``entries`` may be seen canonical where it is used.
-    Moved elements are left to XLA where few of them lie together.
+    Moved elements are left to XLA where few of them lie together, or there are too many parts.
     """
     found = _views_of(equation, views, entries)
     for v, view in found.items():
+        if _count_parts(view) > _MOST_PARTS:
+            return {}
         is_large = view.is_moved and v.aval.size > _FEW
         if is_large and _count_runs(view, v.aval.shape) * _LONG_RUN > v.aval.size:
             return {}
     return found
+
+
+def _count_parts(view: View | Joined) -> int:
+    return sum(map(_count_parts, view.parts)) if isinstance(view, Joined) else 1
 
 
 def _count_runs(view: View | Joined, shape) -> int:
