@@ -33,7 +33,7 @@ PRODUCTS = {
 #: The runs of benchmarks/speed.py, of all cases and of other libraries, that on an Intel processor
 #: with AMX, and that beside other processes.
 SPEED = {
-    "speed": "--minutes 6",
+    "speed": "--minutes 5",
     "speed-libraries": "--only libraries",
 }
 SPEED_AMX = {"speed-amx": "--minutes 4"}
