@@ -30,12 +30,9 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
-#: The runs of benchmarks/speed.py, of all cases and of other libraries, that on an Intel processor
-#: with AMX, and that beside other processes.
-SPEED = {
-    "speed": "--minutes 5",
-    "speed-libraries": "--only libraries",
-}
+#: The runs of benchmarks/speed.py: of all cases, on an Intel processor with AMX, and beside other
+#: processes.
+SPEED = {"speed": "--minutes 5"}
 SPEED_AMX = {"speed-amx": "--minutes 4"}
 SPEED_BUSY = {"speed-busy": "--busy 2 --minutes 2 --only networks recurrent"}
 #: The runs of benchmarks/exact.py, by the kernel that they are of.
@@ -151,8 +148,7 @@ def over_bars(rows: Sequence[Row]) -> str:
 
 
 def _speed() -> list[Row]:
-    # A case of both runs counts once.
-    return list({row["case"]: row for name in SPEED for row in read(name)[0]}.values())
+    return read("speed")[0]
 
 
 # --- the tables -------------------------------------------------------------------------

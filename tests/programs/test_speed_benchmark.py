@@ -248,12 +248,10 @@ def test_the_baseline_has_every_case():
     groups = speed_cases.groups()
     names = [name for _, cases in speed.chosen(groups, [""]) for name in cases]
     assert len(names) == sum(len(group.cases) for group in groups)
-    for file, only in (("speed", ""), ("speed-libraries", "libraries")):
-        found = speed.read(RESULTS / f"{file}.json")
-        assert {*found.cases, *found.not_run} == {n for n in names if speed.matches(n, [only])}
-        assert not found.failed
-        assert speed.page(found) == (RESULTS / f"{file}.md").read_text()
-    assert not found.not_run  # of other libraries
+    found = speed.read(RESULTS / "speed.json")
+    assert {*found.cases} == {*names}
+    assert not found.failed and not found.not_run
+    assert speed.page(found) == (RESULTS / "speed.md").read_text()
 
 
 def test_means_and_bars():
