@@ -294,6 +294,8 @@ class Bytecode:
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
+        if operation == "canonicalize" and operands[0] in self._canonical.values():
+            return operands[0]
         key = operation, operands
         if key not in self._made:
             self._made[key] = self._value()

@@ -378,8 +378,8 @@ class _Plan:
         moved = set().union(*map(self._moved, members))
         if any(e.outvars[0] in moved for e in members):
             return None
-        if members and accumulation == "sequential":  # of inputs, which need not be canonical
-            return None
+        if accumulation == "sequential" and (members or view.is_moved):
+            return None  # the kernel takes inputs as they are, which need not be canonical
         # What others need too is computed again, if it is little and not in the cache.
         is_large = operand.aval.size > self.kernels.large
         is_shared = any(users[e.outvars[0]] > 1 for e in members)

@@ -398,11 +398,12 @@ def test_sequential_sums_of_raw_elements(shape):
     x = floats(int(np.prod(shape)), 1).reshape(shape)
 
     def sums(x):
-        return x.sum(0), x.sum(-1), (x + 1).sum(0)
+        explicit = repjax.lax.reduce_sum(x, (0,))  # which is canonical twice, as it is here
+        return x.sum(0), x.sum(-1), (x + 1).sum(0), explicit, x[1:].sum(0)
 
     function = repjax.reproducible(sums, accumulation="sequential")
     lines = function.lower(x).as_text().splitlines()
-    assert sum("bytecode = dense<[" in line for line in lines if SUM_KERNEL in line) == 2
+    assert sum("bytecode = dense<[" in line for line in lines if SUM_KERNEL in line) == 3
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "available", lambda: False)
         expected = repjax.reproducible(lambda x: sums(x), accumulation="sequential")(x)
