@@ -36,7 +36,7 @@ def raw_data(rng, shape, subnormal=0.05):
 
 #: Rows, terms and columns: single outputs; few rows, whose right operand is not packed; many.
 SHAPES = [(1, 300, 1), (1, 300, 70), (3, 257, 530), (1, 33, 17), (2, 70, 48), (12, 40, 64)]
-SHAPES += [(40, 270, 33)]
+SHAPES += [(40, 270, 33), (1, 10, 1), (1, 64, 32), (200, 10, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -78,7 +78,6 @@ struct Source {
   // memory terms up to `most`, the terms are those.
   xla::ffi::Error read(const void* const* operands, size_t operand_count,
                        xla::ffi::Span<const int64_t> encoded, int64_t count, Summed most) {
-    inputs_.resize(operand_count);
     if (encoded.size() == 0) {
       x.x = static_cast<const float*>(operands[0]);
       return xla::ffi::Error::Success();
@@ -87,12 +86,14 @@ struct Source {
     const xla::ffi::Error of_others =
         xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
     if (next[0] != count || next[1] > int64_t(operand_count) || next[2] != 1) return of_others;
-    code_ = decode(next, inputs_.data(), &output_);
+    thread_local std::vector<Input> inputs;  // whose memory goes from call to call
+    inputs.resize(next[1]);
+    code_ = decode(next, inputs.data(), &output_);
     if (count_operands(code_.inputs, code_.input_count) != int64_t(operand_count)) return of_others;
-    take_operands(inputs_.data(), code_.input_count, operands);
+    take_operands(inputs.data(), code_.input_count, operands);
     const Summed terms = terms_of(code_);
     if (terms != Summed::kElements && terms <= most) {
-      x.x = static_cast<const float*>(inputs_[0].data);
+      x.x = static_cast<const float*>(inputs[0].data);
       x.terms = terms;
     } else {
       x.code = &code_;
@@ -101,15 +102,11 @@ struct Source {
   }
   xla::ffi::Error read(const xla::ffi::RemainingArgs& args,
                        xla::ffi::Span<const int64_t> encoded, int64_t count, Summed most) {
-    std::vector<const void*> operands;
-    for (size_t i = 0; i < args.size(); ++i) {
-      operands.push_back(args.get<xla::ffi::AnyBuffer>(i)->untyped_data());
-    }
+    const std::vector<const void*>& operands = operands_of(args);
     return read(operands.data(), operands.size(), encoded, count, most);
   }
 
  private:
-  std::vector<Input> inputs_;
   Output output_;
   Bytecode code_;
 };

@@ -21,6 +21,7 @@ typedef double Wide __attribute__((vector_size(4 * kLanes)));
 
 static inline Vector fma(Vector a, Vector b, Vector c);  // a * b + c with one rounding
 static inline Vector broadcast(float x);
+static inline Vector load_part(const float* from, int count);  // so many elements, and zeros
 static inline Vector root(Vector x);  // square roots
 static inline Wide root(Wide x);
 static inline Wide wide(Narrow x);

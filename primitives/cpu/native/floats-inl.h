@@ -49,15 +49,33 @@ static inline void load_square(const float* from, const int64_t* b, Vector (&x)[
   }
   transpose(x);
 }
+// The first `count` of these.
+template <bool raw>
+static inline void load_square(const float* from, const int64_t* b, int count,
+                               Vector (&x)[kLanes]) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) x[j] = factor<raw>(load_part(from + b[j], count));
+  transpose(x);
+}
 
 // to[i * width + j] = from[a[i] + b[j]], 0 from `columns` to the width: a panel of an operand, the
 // columns of a row together.
 template <bool raw>
 static void pack(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                  int64_t columns, float* to, int64_t width) {
-  if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
   int64_t runs = 1;
   for (int64_t j = 1; j < columns; ++j) runs += b[j] != b[j - 1] + 1;
+  const int64_t in_squares = columns / kLanes * kLanes;
+  if (runs == 1 && in_squares < columns && width == in_squares + kLanes) {
+    const float* const x = from + b[0];
+    for (int64_t i = 0; i < rows; ++i) {
+      copy<raw>(x + a[i], in_squares, to + i * width);
+      const Vector rest = load_part(x + a[i] + in_squares, columns - in_squares);
+      store(to + i * width + in_squares, factor<raw>(rest));
+    }
+    return;
+  }
+  if (columns < width) __builtin_memset(to, 0, sizeof(float) * rows * width);
   if (runs == 1 || runs * kLanes <= columns) {
     for (int64_t begin = 0, end; begin < columns; begin = end) {
       for (end = begin + 1; end < columns && b[end] == b[end - 1] + 1;) ++end;
@@ -69,7 +87,6 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
     return;
   }
   // Squares, the rows of a few columns one after the other: these are in memory in this order.
-  const int64_t in_squares = columns / kLanes * kLanes;
   for (int64_t j = 0; j < in_squares; j += kLanes) {
     for (int64_t i = 0; i < rows;) {
       if (i + kLanes <= rows && contiguous(a + i, kLanes)) {
@@ -121,12 +138,13 @@ static void tile_across(int64_t terms, const float* const* lhs, const int64_t* l
       }
     }
   }
-  for (; k < terms; ++k) {
-    for (int v = 0; v < kColumns; ++v) {
-      Vector x;
-      for (int j = 0; j < kLanes; ++j) x[j] = rhs[columns[v * kLanes + j] + k];
+  const int left_over = terms - k;
+  for (int v = 0; left_over > 0 && v < kColumns; ++v) {
+    Vector x[kLanes];
+    load_square<false>(rhs + k, columns + v * kLanes, left_over, x);
+    for (int l = 0; l < left_over; ++l) {
       for (int m = 0; m < kRows; ++m) {
-        s[v][m] = fma(broadcast(lhs[m][lhs_k[k]]), x, s[v][m]);
+        s[v][m] = fma(broadcast(lhs[m][lhs_k[k + l]]), x[l], s[v][m]);
       }
     }
   }

@@ -84,6 +84,9 @@ constexpr bool kFused = true, kPairs = true, kClasses = true;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
+static inline Vector load_part(const float* from, int count) {
+  return _mm512_maskz_loadu_ps((1u << count) - 1, from);
+}
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
 static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
 static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
@@ -155,6 +158,10 @@ constexpr bool kFused = true, kPairs = true, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vector broadcast(float x) { return _mm256_set1_ps(x); }
+static inline Vector load_part(const float* from, int count) {
+  const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(count), places));
+}
 static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
 static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
 static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
@@ -211,6 +218,11 @@ constexpr bool kFused = true, kPairs = false, kClasses = false;
 #include "float32-inl.h"
 static inline Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
 static inline Vector broadcast(float x) { return vdupq_n_f32(x); }
+static inline Vector load_part(const float* from, int count) {
+  Vector x = {};
+  for (int i = 0; i < count; ++i) x[i] = from[i];
+  return x;
+}
 static inline Vector root(Vector x) { return vsqrtq_f32(x); }
 static inline Wide root(Wide x) { return vsqrtq_f64(x); }
 static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
@@ -248,6 +260,11 @@ static inline Vector fma(Vector a, Vector b, Vector c) {
   return c;
 }
 static inline Vector broadcast(float x) { return Vector{x, x, x, x}; }
+static inline Vector load_part(const float* from, int count) {
+  Vector x = {};
+  for (int i = 0; i < count; ++i) x[i] = from[i];
+  return x;
+}
 static inline Vector root(Vector x) {
   for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
   return x;

@@ -88,6 +88,11 @@ constexpr int64_t kLeastRows = 7;      // of a block
 // cache line has: where so many panels read them, they are put together.
 constexpr int64_t kFar = 512, kPanels = 4;
 
+// The sum of a chain as a result.
+float guarded(float s) {
+  return std::isnan(s) ? std::numeric_limits<float>::quiet_NaN() : std::fabs(s) > 0x1p-126f ? s : 0;
+}
+
 // The chain of one output, out[g, m, n].
 void run_chain(const Problem& p, const bool* raw, const Chains& set, int64_t g, int64_t m,
                int64_t n) {
@@ -112,8 +117,7 @@ void run_chain(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
       s = chain(left, right, here, s);
     }
   }
-  float* const to = p.out + p.g.offset(kOut, g) + p.m.offset(kOut, m) + p.n.offset(kOut, n);
-  *to = std::isnan(s) ? std::numeric_limits<float>::quiet_NaN() : std::fabs(s) > 0x1p-126f ? s : 0;
+  p.out[p.g.offset(kOut, g) + p.m.offset(kOut, m) + p.n.offset(kOut, n)] = guarded(s);
 }
 
 // The chains of out[g, m0 : m1, n0 : n1], of operands of which some may be raw.
@@ -260,16 +264,18 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
 }
 
 // Computes a product that is so small that describing it as a Problem and dividing it would take
-// longer, in a loop for instance.  Returns false if it is not one: of canonical operands, and of at
-// most one axis of each dimension, where the columns fill vectors and lie together, or the rows do.
+// longer, in a loop for instance.  Returns false if it is not one: of at most one axis of each
+// dimension, where the columns fill vectors and lie together, or the rows do, or of two vectors that
+// lie together; and if an operand is not canonical that should be.
 bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const float* rhs,
                int64_t rhs_count, ffi::Span<const int64_t> problems, float* out,
-               int64_t out_count) {
+               int64_t out_count, bool raw) {
   constexpr int64_t kMost = 1 << 16;  // multiply-adds
   enum { kG, kM, kN, kK };
   const int64_t* const first = problems.begin();
   const int64_t axes = first[3];
   if (axes > 4 || int64_t(problems.size()) != 4 + axes * (2 + kStrides)) return false;
+  if (raw && !notes_subnormals()) return false;
   int64_t sizes[4] = {1, 1, 1, 1}, strides[4][3] = {}, last[3] = {first[0], first[1], first[2]};
   for (const int64_t* at = first + 4; at < problems.end(); at += 2 + kStrides) {
     int64_t& size = sizes[at[0]];
@@ -281,11 +287,19 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     }
   }
   const int64_t terms = sizes[kK], work = sizes[kG] * sizes[kM] * sizes[kN] * terms;
-  if (work == 0 || work > kMost || terms > kTerms || last[kLhs] >= lhs_count ||
-      last[kRhs] >= rhs_count || last[kOut] >= out_count) {
+  if (work == 0 || work > kMost || last[kLhs] >= lhs_count || last[kRhs] >= rhs_count ||
+      last[kOut] >= out_count) {
     return false;
   }
   lhs += first[kLhs], rhs += first[kRhs], out += first[kOut];
+  const IeeeArithmetic ieee;
+  ieee.begin();
+  const auto done = [&] { return !raw || !ieee.noted_subnormals(); };
+  if (work == terms && strides[kK][kLhs] == 1 && strides[kK][kRhs] == 1) {
+    *out = guarded(set.chain[0](lhs, rhs, terms, 0));
+    return done();
+  }
+  if (terms > kTerms) return false;
   int left = kLhs, right = kRhs, m = kM, n = kN;
   if (strides[kN][kRhs] != 1 || strides[kN][kOut] != 1 || sizes[kN] % set.lanes) {
     if (strides[kM][kLhs] != 1 || strides[kM][kOut] != 1 || sizes[kM] % set.lanes) return false;
@@ -293,7 +307,6 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     std::swap(left, right);
     std::swap(m, n);
   }
-  const IeeeArithmetic ieee;
   int64_t left_k[kTerms], right_k[kTerms];
   for (int64_t k = 0; k < terms; ++k) {
     left_k[k] = k * strides[kK][left];
@@ -322,7 +335,7 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
       }
     }
   }
-  return true;
+  return done();
 }
 
 // The time of a call in which m are the rows and n the columns, in vector operations: the chains,
@@ -345,7 +358,7 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
                               ffi::Span<const int64_t> problems, float* out, int64_t out_count,
                               int64_t raw) {
   const Chains& set = instruction_set().floats;
-  if (!raw && run_small(set, lhs, lhs_count, rhs, rhs_count, problems, out, out_count)) {
+  if (run_small(set, lhs, lhs_count, rhs, rhs_count, problems, out, out_count, raw != 0)) {
     return ffi::Error::Success();
   }
   return for_problems(

@@ -308,16 +308,8 @@ namespace {
 
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
-  thread_local std::vector<const void*> operands;
-  thread_local std::vector<void*> results;
-  operands.clear();
-  results.clear();
-  for (size_t i = 0; i < args.size(); ++i) {
-    operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
-  }
-  for (size_t i = 0; i < rets.size(); ++i) {
-    results.push_back(written(*rets.get<ffi::AnyBuffer>(i)));
-  }
+  const std::vector<const void*>& operands = operands_of(args);
+  const std::vector<void*>& results = results_of(rets);
   return row_group(&pool, operands.data(), operands.size(), results.data(), results.size(),
                    encoded);
 }

@@ -204,10 +204,7 @@ namespace {
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Span<const int64_t> sizes,
                   std::string_view accumulation, ffi::Span<const int64_t> encoded,
                   ffi::ResultBuffer<ffi::F32> out) {
-  std::vector<const void*> operands;
-  for (size_t i = 0; i < args.size(); ++i) {
-    operands.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
-  }
+  const std::vector<const void*>& operands = operands_of(args);
   return reduce_sum(&pool, operands.data(), operands.size(), sizes, accumulation, encoded,
                     out->typed_data());
 }

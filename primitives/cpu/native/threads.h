@@ -11,6 +11,7 @@
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -171,6 +172,25 @@ auto* written(Buffer& result) {
 inline void* written(xla::ffi::Result<xla::ffi::AnyBuffer> result) {
   in_huge_pages(result->untyped_data(), result->size_bytes());
   return result->untyped_data();
+}
+
+// The operands and the results of a call, the latter about to be written; in memory of the thread that
+// goes from call to call.
+inline const std::vector<const void*>& operands_of(const xla::ffi::RemainingArgs& args) {
+  thread_local std::vector<const void*> operands;
+  operands.clear();
+  for (size_t i = 0; i < args.size(); ++i) {
+    operands.push_back(args.get<xla::ffi::AnyBuffer>(i)->untyped_data());
+  }
+  return operands;
+}
+inline const std::vector<void*>& results_of(const xla::ffi::RemainingRets& rets) {
+  thread_local std::vector<void*> results;
+  results.clear();
+  for (size_t i = 0; i < rets.size(); ++i) {
+    results.push_back(written(*rets.get<xla::ffi::AnyBuffer>(i)));
+  }
+  return results;
 }
 
 // Memory of a thread that goes from call to call, since getting it takes as long as a small call,
