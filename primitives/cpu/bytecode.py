@@ -294,9 +294,11 @@ class Bytecode:
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
-        if operation == "canonicalize" and operands[0] in self._canonical.values():
-            return operands[0]
         key = operation, operands
+        if operation == "canonicalize":
+            made = {value: name for (name, _), value in self._made.items()}
+            if made.get(operands[0]) == operation:  # canonical already
+                return operands[0]
         if key not in self._made:
             self._made[key] = self._value()
             self.instructions.append((operation, self._made[key], operands))
