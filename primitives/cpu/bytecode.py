@@ -288,17 +288,16 @@ class Bytecode:
         self._storage: list[int] = []  # of inputs
         self._loaded: dict[Place | Joint, int] = {}  # inputs as numbers
         self._canonical: dict[Place | Joint, int] = {}  # and made canonical
+        self._canonical_floats: set[int] = set()  # of these, those of float32
 
     def _value(self) -> int:
         self.values += 1
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
+        if operation == "canonicalize" and operands[0] in self._canonical_floats:
+            return operands[0]
         key = operation, operands
-        if operation == "canonicalize":
-            made = {value: name for (name, _), value in self._made.items()}
-            if made.get(operands[0]) == operation:  # canonical already
-                return operands[0]
         if key not in self._made:
             self._made[key] = self._value()
             self.instructions.append((operation, self._made[key], operands))
@@ -324,7 +323,9 @@ class Bytecode:
             return self._loaded[place]
         if place not in self._canonical:
             name = f"round_{dtype}_flush" if dtype in HALVES else "canonicalize"
-            self._canonical[place] = self(name, self._loaded[place])
+            value = self._canonical[place] = self(name, self._loaded[place])
+            if name == "canonicalize":
+                self._canonical_floats.add(value)
         return self._canonical[place]
 
     def sources(self) -> list[Any]:
