@@ -288,7 +288,8 @@ class Bytecode:
         self._storage: list[int] = []  # of inputs
         self._loaded: dict[Place | Joint, int] = {}  # inputs as numbers
         self._canonical: dict[Place | Joint, int] = {}  # and made canonical
-        self._canonical_floats: set[int] = set()  # of these, those of float32
+        #: Of these, those of float32: halves keep their NaNs until they are stored.
+        self._canonical_floats: set[int] = set()
 
     def _value(self) -> int:
         self.values += 1
