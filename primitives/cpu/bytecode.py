@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.core import Literal
@@ -20,6 +20,7 @@ from jax.extend.core import Literal
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.cpu import library
+from repjax.primitives.fusion.row_moves import RowMove, Run
 from repjax.primitives.operations.add_n import MOST_PARTS
 from repjax.primitives.operations.arithmetic import multiplication_chain
 from repjax.primitives.operations.elementary.table import names
@@ -29,6 +30,7 @@ _FLOAT16, _BFLOAT16 = HALVES
 _FLOATING = frozenset((_FLOAT, *HALVES))
 #: How the kernel finds the types that it knows in memory.
 _WORD, _BOOLEAN, _HALF = range(3)
+_STORAGES = 8  # room for them where they are encoded
 _STORAGE = {
     **dict.fromkeys(map(np.dtype, (np.float32, np.int32, np.uint32)), _WORD),
     _BOOL: _BOOLEAN,
@@ -272,36 +274,77 @@ class Joint:
         return numbers
 
 
+class _Instruction(NamedTuple):
+    """An instruction, which makes a value of others."""
+
+    operation: str
+    result: int
+    operands: tuple[int, ...]
+    runs: tuple[Run, ...] = ()  # of a move
+
+
 class Bytecode:
     """Bytecode that is being written.
 
     Its values are numbers, in the order in which they are made; calling it gives that of an
-    instruction, which is made once.
+    instruction, which is made once.  Where there are moves within rows, ``rows`` is how many rows
+    there are, and each value has a width, the elements of a row, which follows from the size that
+    was last set.
     """
 
-    def __init__(self):
+    def __init__(self, rows: int | None = None):
         self.values = 0
         self.constants: dict[int, int] = {}  # bits to value
-        self.instructions: list[tuple[str, int, tuple[int, ...]]] = []
-        self._made: dict[tuple[str, tuple[int, ...]], int] = {}  # what instructions make
+        self.instructions: list[_Instruction] = []
+        self._made: dict[Any, int] = {}  # what instructions make
         self.inputs: dict[Place | Joint, int] = {}
         self._storage: list[int] = []  # of inputs
         self._loaded: dict[Place | Joint, int] = {}  # inputs as numbers
         self._canonical: dict[Place | Joint, int] = {}  # and made canonical
         #: Of these, those of float32: halves keep their NaNs until they are stored.
         self._canonical_floats: set[int] = set()
+        self._rows = rows
+        self._width = 0
+        self._slices: dict[
+            int, tuple[int, Run]
+        ] = {}  # values by moves of a single run, and of what
+        self._widths: dict[int, int] = {}  # of values
+
+    def set_size(self, size: int) -> None:
+        """Of what is read or computed from now on."""
+        self._width = max(1, size // self._rows) if self._rows else 0
 
     def _value(self) -> int:
+        self._widths[self.values] = self._width
         self.values += 1
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
         if operation == "canonicalize" and operands[0] in self._canonical_floats:
             return operands[0]
-        key = operation, operands
+        return self._instruction(operation, operands)
+
+    def move(self, move: RowMove, operands: Sequence[int]) -> int:
+        """A move within rows, of its equation's operands; what is a slice is read where it was."""
+        values, runs = [], []
+        for run in move.runs:
+            x = operands[run.operand]
+            source, part = self._slices.get(x, (x, None))
+            if part is not None and part.to_row == run.row:
+                x = source
+                run = dataclasses.replace(run, row=part.row, first=part.first + run.first)
+            values.append(x)
+            runs.append(run)
+        result = self._instruction("move", tuple(values), tuple(runs))
+        if len(runs) == 1 and runs[0].length == runs[0].to_row:
+            self._slices[result] = values[0], runs[0]
+        return result
+
+    def _instruction(self, operation: str, operands: tuple[int, ...], runs=()) -> int:
+        key = operation, operands, runs, self._width
         if key not in self._made:
             self._made[key] = self._value()
-            self.instructions.append((operation, self._made[key], operands))
+            self.instructions.append(_Instruction(operation, self._made[key], operands, runs))
         return self._made[key]
 
     def constant(self, bits: int) -> int:
@@ -333,45 +376,67 @@ class Bytecode:
         """What the kernel takes, in this order."""
         return [source for place in self.inputs for source in place.sources()]
 
+    def _stored(self, value: int, storage: int) -> int:
+        """The storage and the width of an input or output."""
+        return storage + _STORAGES * self._widths[value]
+
     def compute(self, equation, *operands: int) -> int:
         return function_of(equation)(self, equation, *operands)
 
     def _copy(self, value: int) -> int:
-        self.instructions.append(("bitwise_or", self._value(), (value, value)))
-        return self.instructions[-1][1]
+        self.instructions.append(_Instruction("bitwise_or", self._value(), (value, value)))
+        return self.instructions[-1].result
 
     def encode(self, size: int, results: Iterable[tuple[int, Any]]) -> list[int]:
         """The bytecode for so many elements; its results are values, with their types in memory."""
         outputs: list[int] = []
         storage: list[int] = []
         for value, dtype in results:
+            self._width = self._widths[value]
             if dtype in HALVES:
                 value = self(f"narrow_{dtype}", value)
             if value in (*self.inputs.values(), *self.constants.values(), *outputs):
                 value = self._copy(value)
             outputs.append(value)
-            storage.append(_STORAGE[dtype])
+            storage.append(self._stored(value, _STORAGE[dtype]))
 
         fixed = [*self.inputs.values(), *outputs, *self.constants.values()]
         registers = {value: i for i, value in enumerate(fixed)}
-        last = {x: i for i, (_, _, operands) in enumerate(self.instructions) for x in operands}
+        needed = {*outputs}
+        for x in reversed(self.instructions):
+            if x.result in needed or not x.runs:
+                needed.update(x.operands)
+        self.instructions = [x for x in self.instructions if x.result in needed or not x.runs]
+        last = {x: i for i, of in enumerate(self.instructions) for x in of.operands}
         free: set[int] = set()
-        instructions, count = [], len(fixed)
-        for i, (name, result, operands) in enumerate(self.instructions):
+        instructions, count, width = [], len(fixed), 0
+        numbers = library.operations()
+        for i, (name, result, operands, runs) in enumerate(self.instructions):
             read_from = [registers[x] for x in operands]
-            free |= {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
+            done = {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
+            if not runs:  # a move may not write what it still reads
+                free |= done
             if result not in registers:
                 if not free:
                     free.add(count)
                     count += 1
                 registers[result] = free.pop()
+            if width != self._widths[result]:
+                width = self._widths[result]
+                instructions += [numbers["width"], width, size // self._rows, 0, 0]
+            if runs:
+                for run, source in zip(runs, read_from, strict=True):
+                    instructions += [numbers["runs"], run.length, run.row, run.to_row, 0]
+                    instructions += [numbers[name], registers[result], source, run.first, run.at]
+                free |= done
+                continue
             *held, a, b, c = read_from if len(read_from) > 3 else (read_from * 3)[:3]
             for x in held:
-                instructions += [library.operations()["hold"], registers[result], x, x, x]
-            instructions += [library.operations()[name], registers[result], a, b, c]
+                instructions += [numbers["hold"], registers[result], x, x, x]
+            instructions += [numbers[name], registers[result], a, b, c]
 
-        pairs = zip(self._storage, self.inputs, strict=True)
-        inputs = [[kind, *place.encode()] for kind, place in pairs]
+        pairs = zip(self._storage, self.inputs.items(), strict=True)
+        inputs = [[self._stored(x, kind), *place.encode()] for kind, (place, x) in pairs]
         constants = [[registers[value], bits] for bits, value in self.constants.items()]
         encoded = [
             *(size, len(inputs), len(outputs)),

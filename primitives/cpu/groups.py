@@ -14,18 +14,20 @@ from repjax.primitives.cpu import library
 from repjax.primitives.cpu.bytecode import Bytecode, Joint, Place
 from repjax.primitives.cpu.sums import call_kernel
 from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
+from repjax.primitives.fusion.row_moves import row_move
 from repjax.primitives.fusion.views import Joined, Number, View, merged_axes, seen, views_of
 
 
 def encode(group: Group) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its bytecode."""
-    code = Bytecode()
+    code = Bytecode(group.rows)
     values: dict[Any, int] = {}  # of what the group makes
     views: dict[Any, View | Joined] = {}
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
             return code.literal(atom)
+        code.set_size(math.prod(shape))
         view = seen(atom, views)
         made = [values[root] for root in view.roots() if root in values]
         if made:
@@ -39,14 +41,19 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
     for equation in group.eqns:
         result = equation.outvars[0]
         entries = () if result in group.outvars else group.invars
-        if found := views_of(equation, views, set(entries)):
+        if result in group.moved:
+            operands = [read(v, v.aval.shape) for v in equation.invars]
+            code.set_size(result.aval.size)
+            values[result] = code.move(row_move(equation), operands)
+        elif found := views_of(equation, views, set(entries)):
             views.update(found)
         else:
             operands = [read(v, result.aval.shape) for v in equation.invars]
+            code.set_size(result.aval.size)
             values[result] = code.compute(equation, *operands)
 
     results = [(read(v, v.aval.shape), v.aval.dtype) for v in group.outvars]
-    encoded = code.encode(group.outvars[0].aval.size, results)
+    encoded = code.encode(group.size, results)
     return code.sources(), encoded
 
 
@@ -67,16 +74,14 @@ _FEW, _SHORT = 64, 16
 def _is_for_xla(group: Group) -> bool:
     """Whether it computes few elements and no numbers: counters, indices, conditions."""
     avals = [v.aval for e in group.eqns for v in (*e.invars, *e.outvars)]
-    return group.outvars[0].aval.size <= _FEW and not any(
-        jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals
-    )
+    return group.size <= _FEW and not any(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals)
 
 
 def _are_for_xla(groups: Sequence[Group]) -> bool:
     """Whether all compute few elements, by few operations and no elementary functions."""
     equations = [e for group in groups for e in group.eqns]
     return (
-        all(group.outvars[0].aval.size <= _FEW for group in groups)
+        all(group.size <= _FEW for group in groups)
         and len(equations) <= _SHORT
         and not any(map(groups[0].kernels.is_long, equations))
     )

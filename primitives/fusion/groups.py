@@ -55,6 +55,7 @@ from repjax.primitives.fusion.exits import with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
+from repjax.primitives.fusion.row_moves import RowMove, Rows, row_move, with_slices
 from repjax.primitives.fusion.turns import without_transposes
 from repjax.primitives.fusion.views import (
     Joined,
@@ -100,12 +101,26 @@ class _SameAsOthers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group(_SameAsOthers):
-    """Equations, with the variables that they take and that are needed of them, as in a jaxpr."""
+    """Equations, with the variables that they take and that are needed of them, as in a jaxpr.
+
+    ``moved`` are those that its moves within rows make, of which all arrays have ``rows``; other
+    moves are views.
+    """
 
     eqns: tuple[Any, ...]
     invars: tuple[Any, ...]
     outvars: tuple[Any, ...]
     kernels: Kernels
+    _: dataclasses.KW_ONLY
+    moved: frozenset[Any] = frozenset()
+    rows: int | None = None
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The elements that are computed, of the longest rows."""
+        moves = (e for e in self.eqns if self.moved.intersection(e.outvars))
+        of_moves = (v for e in moves for v in (*e.invars, *e.outvars))
+        return max(v.aval.size for v in (*self.outvars, *of_moves))
 
     def evaluate(self, *operands) -> list[Any]:
         """The outputs, equation by equation."""
@@ -127,7 +142,9 @@ class Group(_SameAsOthers):
             return tuple(map(known, xs))
 
         eqns = [(*_operation(e), all_known(e.invars), all_known(e.outvars)) for e in self.eqns]
-        return all_known(self.invars), tuple(eqns), all_known(self.outvars), self.kernels
+        moves = tuple(i for i, e in enumerate(self.eqns) if self.moved.intersection(e.outvars))
+        variables = all_known(self.invars), all_known(self.outvars)
+        return *variables, tuple(eqns), moves, self.rows, self.kernels
 
     @functools.cached_property
     def names(self) -> Names:
@@ -167,8 +184,8 @@ class Group(_SameAsOthers):
         return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
 
 
-#: What makes moved views.
-_MOVES = frozenset(("slice", "split", "concatenate", "pad"))
+#: What makes moved views, or moves within rows.
+_MOVES = frozenset(("slice", "concatenate", "pad"))
 #: Parameters that are the shape of an equation's result.
 _SHAPES = ("shape", "new_sizes")
 
@@ -249,7 +266,9 @@ class _Plan:
         self.made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
         self.views: dict[Any, View | Joined] = {}
         self.levels: dict[int, int] = {}  # of equations, by their ids
-        self.elementwise: set[int] = set()
+        self.elementwise: set[int] = set()  # with the moves within rows
+        self.moves: dict[int, RowMove] = {}
+        self.rows = Rows()
         for equation in jaxpr.eqns:
             self._classify(equation)
         self._sink()
@@ -269,8 +288,12 @@ class _Plan:
 
     def _fits(self, root, equation) -> bool:
         """Whether both may be computed element by element, in one group."""
-        same_size = root.aval.size == equation.outvars[0].aval.size
-        return same_size and root not in self._moved(equation)
+        if root in self._moved(equation):
+            return False
+        like = equation.outvars
+        if id(equation) in self.moves:
+            like = [v for v in variables(equation.invars) if root in self._roots_of(v)]
+        return all(v.aval.size == root.aval.size for v in like)
 
     def _distance(self, root, equation) -> int:
         """By how much the level of an equation is at least above that of the root's equation."""
@@ -280,14 +303,37 @@ class _Plan:
 
     def _classify(self, equation) -> None:
         views = views_of(equation, self.views, self.entries)
-        if views:
+        may_move = self._may_move(equation, bool(views))
+        if not may_move and views:
             self.views.update(views)
             return
-        if self.kernels.is_elementwise(equation):
+        if may_move or (self.kernels.is_elementwise(equation) and self._connects(equation)):
             self.elementwise.add(id(equation))
         makers = [(r, self.made_by[r]) for r in self._roots(equation) if r in self.made_by]
         levels = [self.levels[id(maker)] + self._distance(r, equation) for r, maker in makers]
         self.levels[id(equation)] = max(levels, default=0)
+
+    def _may_move(self, equation, is_view: bool) -> bool:
+        """Whether an equation is a move within rows; views are, of what no group computes."""
+        move = row_move(equation)
+        if move is None:
+            return False
+        self.moves[id(equation)] = move
+        if (self._computed(equation) or not is_view) and self._connects(equation):
+            return True
+        del self.moves[id(equation)]
+        return False
+
+    def _computed(self, equation) -> list[int]:
+        """The elementwise equations, by their ids, with which it may be in one group."""
+        makers = ((r, id(self.made_by.get(r))) for r in self._roots(equation))
+        return [i for r, i in makers if i in self.elementwise and self._fits(r, equation)]
+
+    def _connects(self, equation) -> bool:
+        move = self.moves.get(id(equation))
+        read = variables(equation.invars) if move else []
+        sizes = [v.aval.size for v in (*read, *equation.outvars) if v.aval.size > 1]
+        return self.rows.connect(id(equation), self._computed(equation), sizes, move)
 
     def _sink(self) -> None:
         """Move equations to where they are used, if what they take is not kept longer for it.
@@ -302,7 +348,8 @@ class _Plan:
             if level is None:  # a view
                 continue
             roots = self._roots(equation)
-            one = id(equation) in self.elementwise and len(_large(roots)) <= 1
+            is_move = id(equation) in self.moves
+            one = id(equation) in self.elementwise and len(_large(roots)) <= 1 and not is_move
             if one or id(equation) in entering:
                 level = self.levels[id(equation)] = limits.get(equation.outvars[0], level)
             for root in roots:
@@ -376,7 +423,7 @@ class _Plan:
                 return None
             members = self._terms(view.root)
         moved = set().union(*map(self._moved, members))
-        if any(e.outvars[0] in moved for e in members):
+        if any(e.outvars[0] in moved or id(e) in self.moves for e in members):
             return None
         if accumulation == "sequential" and (members or view.is_moved):
             return None  # the kernel takes inputs as they are, which need not be canonical
@@ -439,7 +486,10 @@ class _Plan:
             elif id(maker) not in equations:
                 inputs[v] = None
         ordered = tuple(sorted(equations.values(), key=lambda e: self.position[id(e)]))
-        return Group(ordered, tuple(inputs), tuple(outputs), self.kernels)
+        moved = frozenset(e.outvars[0] for e in ordered if id(e) in self.moves)
+        rows = self.rows.of(id(members[0])) if moved else None
+        of_group = tuple(inputs), tuple(outputs)
+        return Group(ordered, *of_group, self.kernels, moved=moved, rows=rows)
 
     def steps(self) -> list[Any]:
         """What to do, in an order in which it can be done.
@@ -466,7 +516,7 @@ class _Plan:
 
         A loop of XLA would do so each time that it reads an element.
         """
-        often = group.outvars[0].aval.size // _OFTEN
+        often = group.size // _OFTEN
         for e in group.eqns:
             (result,) = e.outvars if is_canonicalize(e) else (None,)
             is_small = result is not None and 1 < result.aval.size < often
@@ -485,7 +535,7 @@ class _Plan:
         copies cost more than the kernel gains, but of elementary functions, or if all results of
         the program stay in the caches.
         """
-        size = group.outvars[0].aval.size
+        size = group.size
         return (
             size > _SMALL
             and self.size_of_results > self.kernels.large
@@ -593,8 +643,10 @@ def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
     the program).  XLA fuses a few operations with the loops of neighbours, and its loops overlap
     arithmetic with the memory, which the kernel does not.
     """
-    size = group.outvars[0].aval.size
+    size = group.size
     cost = _cost(kernels, group.eqns)
+    if group.moved:  # in XLA's loops these are branches, for each element
+        return cost > 0 and size <= 4 * kernels.large
     if size <= _SMALL or (size <= 16 * kernels.large and cost >= _LONG):
         return True
     if size <= kernels.large and cost >= _MANY:
@@ -647,7 +699,7 @@ def _compute(step: Group | Sum | Loop | tuple[Group, ...], see):
 def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    jaxpr = ClosedJaxpr(with_exits(without_transposes(jaxpr), kernels), consts)
+    jaxpr = ClosedJaxpr(with_exits(without_transposes(with_slices(jaxpr)), kernels), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
 
 

@@ -202,13 +202,6 @@ def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
         strides = equation.params["strides"] or (1,) * x.aval.ndim
         part = _slice(view, begins, ends, strides)
         return {} if part is None else {results[0]: part}
-    if name == "split":
-        axis, ends = equation.params["axis"], [*itertools.accumulate(equation.params["sizes"])]
-        parts = [
-            _slice(view, *([0] * axis + [i] for i in bounds), ())
-            for bounds in zip((0, *ends), ends, strict=False)
-        ]
-        return {} if None in parts else dict(zip(results, parts, strict=True))
     if isinstance(view, Joined):
         return {}
     moved = view_of(equation, views, False)

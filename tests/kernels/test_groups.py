@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 KERNEL = "custom_call @repjax_elementwise"
-#: Around the sizes of vectors and of blocks (1,024), and enough for several threads.
-SIZES = [1, 3, 16, 17, 1023, 1024, 1025, 1500, 30_000]
+#: Around the sizes of vectors and of blocks (2,048), and enough for several threads.
+SIZES = [1, 3, 16, 17, 1500, 2047, 2048, 2049, 3000, 30_000]
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,8 @@ def test_each_operation_is_one_of_the_kernels():
         for dtype in (np.int32, np.uint32):
             arguments = patterns(100, 1, dtype), patterns(100, 2, dtype)
             with_kernel(functools.partial(_operations, INTEGER_OPERATIONS), *arguments)
-    assert used | {"hold"} == names  # which the encoding of add_n makes
+    of_encoding = {"hold", "width", "runs", "move"}  # add_n and moves within rows
+    assert used | of_encoding == names
 
 
 def test_few_integers_are_left_to_xla():
@@ -704,8 +705,8 @@ def test_pads_with_what_is_not_canonical(number):
 
 
 def test_small_parts_are_left_to_xla():
-    x = normal(1 << 17).reshape(-1, 16)
-    with_kernel(lambda x: lax.concatenate([-x[:, 8:], x[:, :8]], 1) * x, x, calls=0)
+    x = normal(1 << 17).reshape(-1, 8)
+    with_kernel(lambda x: lax.concatenate([-x[:, 4:], x[:, :4]], 1) * x, x, calls=0)
 
 
 def test_parts_from_another_place_are_caught(monkeypatch):

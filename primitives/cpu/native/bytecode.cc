@@ -218,6 +218,12 @@ uint64_t find_raw(const Bytecode& code) {
     const Instruction& x = code.instructions[i];
     const auto operation = Operation(x.operation);
     if (cost(operation) > 1 || operation == Operation::hold) return 0;
+    if (operation == Operation::width || operation == Operation::runs) continue;
+    if (operation == Operation::move) {  // of several to one place
+      const bool is_output = x.to < code.input_count + code.output_count;
+      others |= (is_output ? 1 : others >> x.to & 1) << x.from[0];
+      continue;
+    }
     if (operation == Operation::canonicalize && x.from[0] < code.input_count &&
         x.to >= code.input_count + code.output_count && !(others >> x.to & 1)) {
       found |= uint64_t{1} << i;
@@ -244,23 +250,37 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   code.outputs = outputs;
   for (int64_t i = 0; i < code.input_count; ++i) {
     const int64_t* const place = next + 1;
-    inputs[i] = {nullptr, Storage(*next), rank(place), axes(place)};
+    const auto storage = Storage(*next % kStorages);
+    inputs[i] = {nullptr, storage, rank(place), axes(place)};
     if (rank(place) < 0) inputs[i].parts = place;
     if (rank(place) == -1 && rank(first_piece(place).place) >= 0) {  // of one operand
       const Piece only = first_piece(place);
-      inputs[i] = {nullptr, Storage(*next), rank(only.place), axes(only.place), only.first};
+      inputs[i] = {nullptr, storage, rank(only.place), axes(only.place), only.first};
     }
+    inputs[i].width = *next / kStorages;
     next = end_of(place);
   }
-  for (int64_t i = 0; i < code.output_count; ++i) outputs[i] = {nullptr, Storage(*next++)};
+  for (int64_t i = 0; i < code.output_count; ++i, ++next) {
+    outputs[i] = {nullptr, Storage(*next % kStorages)};
+    outputs[i].width = *next / kStorages;
+  }
   static_assert(sizeof(Axis<1>) == 16, "as it is encoded");
   static_assert(sizeof(Constant) == 16 && sizeof(Instruction) == 40, "as they are encoded");
   code.constants = reinterpret_cast<const Constant*>(next);
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    code.cost += repjax::cost(Operation(code.instructions[i].operation));
+  }
   code.raw = find_raw(code);
-  if (code.registers - code.constant_count > kInCache) code.block = kBlock / 2;
+  if (code.instruction_count > 0) {
+    const Instruction& first = code.instructions[0];
+    if (Operation(first.operation) == Operation::width) {
+      code.row = first.from[0];
+      code.block = code.block / code.row * code.row;
+    }
+  }
   return code;
 }
 
@@ -281,20 +301,28 @@ void take_operands(Input* inputs, int64_t count, const void* const* operands) {
 
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
   const IeeeArithmetic ieee;
-  const auto whole = [&](int64_t n) { return round_up(n, set.lanes); };
-  const int64_t block = std::min(whole(code.block), whole(end - begin));
-  thread_local Registers registers;
-  registers.reserve(code.registers, block);
+  const int64_t lanes = set.lanes;  // a power of two: of little bytecode, divisions are what is slow
+  const auto whole = [=](int64_t n) { return (n + lanes - 1) & -lanes; };
+  const auto is_whole = [=](int64_t n) { return (n & (lanes - 1)) == 0; };
+  const int64_t block = std::min(code.block, end - begin);
+  auto& registers = of_thread<Registers>();
+  registers.reserve(code.registers, whole(block));
   auto& [lines, own, to, at, behind] = registers;
   const int64_t inputs = code.input_count, outputs = code.output_count;
+  const auto is_same = [&](const Input& input, int64_t begin) {
+    const int64_t from = code.of_rows(begin, input.width);
+    return input.same_in_blocks(from, code.of_rows(code.block, input.width));
+  };
   for (int64_t i = 0; i < code.constant_count; ++i) {
     const Constant& x = code.constants[i];
-    std::fill_n(own[x.to], set.lanes, int32_t(x.bits));
+    std::fill_n(own[x.to], lanes, int32_t(x.bits));
     at[x.to].same = true;
   }
   for (int64_t i = 0; i < inputs; ++i) {
     const Input& input = code.inputs[i];
-    if (input.same_in_blocks(begin, code.block)) at[i] = load(input, set, begin, block, own[i]);
+    if (!is_same(input, begin)) continue;
+    at[i] = load(input, set, code.of_rows(begin, input.width), code.of_rows(block, input.width),
+                 own[i]);
   }
   const auto is_output = [=](int64_t r) { return r >= inputs && r < inputs + outputs; };
   // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
@@ -307,36 +335,37 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
            (set.are_canonical || is_looked_at(Operation(x.operation)));
   };
   constexpr int64_t kPieces = 4, kLong = 32;  // pieces and cost of a long instruction
-  Ahead ahead(code.cost());
+  Ahead ahead(code.cost);
   // Where all that is read and written stays in a cache, there is nothing to wait for.
-  constexpr int64_t kNear = 1 << 18;
+  constexpr int64_t kNear = 1 << 21;
   const bool is_near = code.size * (inputs + outputs) <= kNear;
   const auto compute = [&](int64_t begin, uint64_t raw) {
     const int64_t count = std::min(code.block, end - begin);
-    const bool in_place = count == whole(count);
     ahead.start();
     const int64_t following = std::min(code.block, std::max(code.until, end) - begin - count);
     for (int64_t i = 0; i < inputs; ++i) {
       const Input& input = code.inputs[i];
-      if (input.same_in_blocks(begin, code.block)) continue;
-      const int64_t together = input.together(begin, count);
-      if (in_place && together >= 0 && input.storage == kWord) {
+      if (is_same(input, begin)) continue;
+      const int64_t first = code.of_rows(begin, input.width);
+      const int64_t here = code.of_rows(count, input.width), together = input.together(first, here);
+      if (is_whole(here) && together >= 0 && input.storage == kWord) {
         at[i] = {static_cast<const int32_t*>(input.data) + together, false};
         if (following > 0 && input.contiguous() && !input.in_cache && !is_near) {
-          ahead.add(at[i].at + count, following * 4, false);
+          ahead.add(at[i].at + here, code.of_rows(following, input.width) * 4, false);
         }
       } else {
-        at[i] = load(input, set, begin, count, own[i]);
+        at[i] = load(input, set, first, here, own[i]);
       }
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];
-      const bool direct = in_place && output.storage == kWord;
-      to[inputs + i] = direct ? static_cast<int32_t*>(output.data) + (begin - output.origin)
-                              : own[inputs + i];
+      const int64_t here = code.of_rows(count, output.width);
+      const bool direct = is_whole(here) && output.storage == kWord;
+      int32_t* const data = static_cast<int32_t*>(output.data) - output.origin;
+      to[inputs + i] = direct ? data + code.of_rows(begin, output.width) : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
       if (direct && following > 0 && !output.in_cache && !is_near) {
-        ahead.add(to[inputs + i] + count, following * 4, true);
+        ahead.add(to[inputs + i] + here, code.of_rows(following, output.width) * 4, true);
       }
     }
     for (int64_t i = 0; i < code.soon_count; ++i) {
@@ -345,10 +374,31 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     }
     Operand terms[kMostTerms];
     int64_t held = 0, done = 0, here = 0;
+    int64_t elements = count, all = whole(count);  // that are computed
+    Instruction runs{};
     for (int64_t i = 0; i < code.instruction_count; ++i, ahead.fetch(done += here)) {
       const Instruction& x = code.instructions[i];
       const auto operation = Operation(x.operation);
       here = cost(operation);
+      if (operation == Operation::width) {
+        elements = code.of_rows(count, x.to);
+        all = whole(elements);
+        continue;
+      }
+      if (operation == Operation::runs) {
+        runs = x;
+        continue;
+      }
+      if (operation == Operation::move) {
+        const auto [from_row, to_row, unused] = runs.from;
+        const auto [source, first, at_result] = x.from;
+        const Operand from = at[source];
+        const Runs rows = {elements / to_row, from.same ? 0 : from_row, to_row};
+        set.load(kWord, from.at, from.same ? 0 : first, !from.same, runs.to, rows,
+                 to[x.to] + at_result);
+        at[x.to] = {to[x.to], false};
+        continue;
+      }
       Operand &a = at[x.from[0]], b = at[x.from[1]], c = at[x.from[2]], &result = at[x.to];
       if (operation == Operation::hold) {
         terms[held++] = a;
@@ -356,7 +406,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       }
       if (operation == Operation::add_n || operation == Operation::add_n_odd) {
         for (const int64_t from : x.from) terms[held++] = at[from];
-        set.add_n(operation == Operation::add_n_odd, terms, held, whole(count), to[x.to]);
+        set.add_n(operation == Operation::add_n_odd, terms, held, all, to[x.to]);
         result = {to[x.to], false};
         held = 0;
         continue;
@@ -365,15 +415,15 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         const bool in_its_place = a.at == to[x.to];
         const bool is_input = x.from[0] < inputs && !is_output(x.to);
         if (raw >> i & 1 || ((in_its_place || is_input) && set.are_canonical &&
-                             set.are_canonical(whole(count), a.at))) {
+                             set.are_canonical(all, a.at))) {
           result = a;
           continue;
         }
-        if (in_its_place) a.at = std::copy_n(a.at, whole(count), own[x.from[0]]) - whole(count);
+        if (in_its_place) a.at = std::copy_n(a.at, all, own[x.from[0]]) - all;
       }
       if (a.same && b.same && c.same && !is_output(x.to)) {
         int32_t* const there = own[x.to] + behind;
-        set.apply(operation, set.lanes, a, b, c, there);
+        set.apply(operation, lanes, a, b, c, there);
         result = {there, true};
         continue;
       }
@@ -381,13 +431,12 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const int64_t written = is_last ? code.instructions[i + 1].to : x.to;
       int32_t* const there = to[written];
       if (is_last && is_looked_at(operation) &&
-          set.apply_and_look(operation, whole(count), a, b, c, there)) {
+          set.apply_and_look(operation, all, a, b, c, there)) {
         at[written] = result = {there, false};
         done += cost(Operation(code.instructions[++i].operation));
         continue;
       }
       // A long instruction piece by piece, and some lines after each.
-      const int64_t all = whole(count);
       const int64_t piece = here < kLong || !ahead.any() ? all : whole(blocks_of(all, kPieces));
       const auto from = [](Operand x, int64_t at) {
         return Operand{x.at + (x.same ? 0 : at), x.same};
@@ -401,8 +450,10 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];
-      if (output.storage == kWord && in_place) continue;
-      set.store(output.storage, to[inputs + i], count, output.data, begin - output.origin);
+      const int64_t here = code.of_rows(count, output.width);
+      if (output.storage == kWord && is_whole(here)) continue;
+      const int64_t first = code.of_rows(begin, output.width) - output.origin;
+      set.store(output.storage, to[inputs + i], here, output.data, first);
     }
   };
   ieee.begin();

@@ -5,15 +5,26 @@
 //
 //   the elements of the results, and how many inputs, outputs, constants, instructions and
 //   registers there are
-//   of each input: its storage and its place, which is one of
+//   of each input: its storage, plus kStorages times its elements of a row where rows differ (below), and its
+//   place, which is one of
 //     how many axes there are, and of each the size and the step
 //     minus how many parts there are, the elements of a row of all parts, the operands of all parts, and
 //     of each part the elements of a row, its first operand, its first element and its place
-//   of each output: its storage
+//   of each output: its storage, as of inputs
 //   of each constant: its register and its bits
 //   of each instruction: the operation, the register it writes and three that it reads
 //
 // An add_n reads also the first register of each `hold` that comes before it.
+//
+// Where elements are moved within rows, as by slices of an axis and by what joins them, arrays have as
+// many rows, which differ in length.  Then the elements of the results are those of the longest rows,
+// blocks are whole rows, and these are no operations on registers, but say of those that follow
+//   width: how many elements a row has; of the three others the first: how many the longest has
+//   runs: how many elements a `move` takes of each of the rows that it reads and writes, which may be
+//         parts of rows; how many elements these have
+// and a move has, behind the register that it reads, at which elements of its rows it begins to read
+// and to write.
+// The first instruction is a `width`.
 //
 // The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
 
@@ -28,8 +39,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 1024;  // elements of a register, at most
-constexpr int64_t kInCache = 8;   // registers of so many elements that the L1 cache holds
+constexpr int64_t kBlock = 2048;  // elements of a register, at most
 
 constexpr int64_t bytes_of(Storage storage) {
   return storage == kWord ? 4 : storage == kHalf ? 2 : 1;
@@ -45,6 +55,7 @@ struct Input {
   bool in_cache = false;   // where a call before has left it
   const int64_t* parts = nullptr;  // as they are encoded, and the operands
   const void* const* operands = nullptr;
+  int64_t width = 0;       // of a row, where rows differ
 
   bool scalar() const { return rank == 0; }
   bool contiguous() const { return rank == 1 && axes[0].strides[0] == 1; }
@@ -71,6 +82,7 @@ struct Output {
   Storage storage;
   int64_t origin = 0;
   bool in_cache = false;
+  int64_t width = 0;
 };
 
 struct Constant {
@@ -96,17 +108,15 @@ struct Bytecode {
   const Instruction* instructions;
   uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
   int64_t block = kBlock;  // elements that are computed together
+  int64_t row = 0;         // of the longest row, where rows differ
+  int64_t cost = 0;        // what an element takes, in additions
   int64_t until = 0;       // the elements that the calls after this one go on to, if any
   const Soon* soon = nullptr;  // what other bytecode reads and writes next, as many elements
   int64_t soon_count = 0;
 
-  // What an element takes, in additions.
-  int64_t cost() const {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < instruction_count; ++i) {
-      sum += repjax::cost(Operation(instructions[i].operation));
-    }
-    return sum;
+  // So many elements, which are whole rows, where a row is so wide.
+  int64_t of_rows(int64_t elements, int64_t width) const {
+    return row == 0 ? elements : elements / row * width;
   }
 };
 

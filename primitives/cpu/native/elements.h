@@ -44,7 +44,7 @@ struct Elements {
   }
 
   float* memory(int64_t count) const { return code ? scratch<kStaged, float>(count) : nullptr; }
-  int64_t operations() const { return code ? 1 + code->cost() : 1; }
+  int64_t operations() const { return code ? 1 + code->cost : 1; }
 };
 
 // What bytecode makes of a single array in memory, if it is one of these; else kElements.
@@ -70,6 +70,11 @@ inline Summed terms_of(const Bytecode& code) {
   return Summed::kElements;
 }
 
+// Those of bytecode; their memory is the thread's.
+struct Inputs {
+  std::vector<Input> inputs;
+};
+
 // The terms of a call, and what they are computed from.
 struct Source {
   Elements x;
@@ -86,7 +91,7 @@ struct Source {
     const xla::ffi::Error of_others =
         xla::ffi::Error::InvalidArgument("the bytecode is for other operands");
     if (next[0] != count || next[1] > int64_t(operand_count) || next[2] != 1) return of_others;
-    thread_local std::vector<Input> inputs;  // whose memory goes from call to call
+    auto& inputs = of_thread<Inputs>().inputs;
     inputs.resize(next[1]);
     code_ = decode(next, inputs.data(), &output_);
     if (count_operands(code_.inputs, code_.input_count) != int64_t(operand_count)) return of_others;

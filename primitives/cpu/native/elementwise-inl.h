@@ -193,6 +193,9 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     case Operation::hold:  // these are not for one block of three operands
     case Operation::add_n:
     case Operation::add_n_odd:
+    case Operation::width:
+    case Operation::runs:
+    case Operation::move:
       return;
   }
 #undef ELEMENTARY
@@ -347,6 +350,17 @@ static inline void load_run(const Element* from, int64_t step, int64_t count, in
 
 static void load_elements(Storage storage, const void* from, int64_t first, int64_t step,
                           int64_t count, Runs runs, int32_t* to) {
+  if (storage == kWord && step == 1 && count % kLanes == 0) {  // the runs of many moves
+    const auto* x = static_cast<const int32_t*>(from) + first;
+    for (int64_t i = 0; i < runs.count; ++i, x += runs.stride, to += runs.apart) {
+      for (int64_t j = 0; j < count; j += kLanes) {
+        Bits v;
+        __builtin_memcpy(&v, x + j, sizeof v);
+        __builtin_memcpy(to + j, &v, sizeof v);
+      }
+    }
+    return;
+  }
   const auto load = [=](auto* from) {
     for (int64_t i = 0; i < runs.count; ++i) {
       load_run(from + first + i * runs.stride, step, count, to + i * runs.apart);

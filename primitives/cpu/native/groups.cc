@@ -27,6 +27,14 @@ struct Blocks {
   int64_t begin, end;
 };
 
+// What a call needs; of a small call, getting memory takes the longest.
+struct Call {
+  std::vector<Bytecode> groups;
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  std::vector<Blocks> parts;
+};
+
 ffi::Error of_others() {
   return ffi::Error::InvalidArgument("the bytecode is for other operands");
 }
@@ -36,11 +44,7 @@ ffi::Error of_others() {
 ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
                        void* const* results, size_t result_count,
                        ffi::Span<const int64_t> encoded) {
-  // Whose memory goes from call to call: of a small call, getting it takes the longest.
-  thread_local std::vector<Bytecode> groups;
-  thread_local std::vector<Input> inputs;
-  thread_local std::vector<Output> outputs;
-  thread_local std::vector<Blocks> parts;
+  auto& [groups, inputs, outputs, parts] = of_thread<Call>();
   const int64_t* next = encoded.begin();
   groups.resize(*next++);
   inputs.resize(operand_count);
@@ -63,14 +67,19 @@ ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_
 
   int64_t operations = 0;
   for (const Bytecode& code : groups) {
-    const int64_t here = code.size * code.cost();
-    const int64_t blocks = blocks_of(code.size, kBlock);
-    const int64_t count = std::max<int64_t>(1, std::min(blocks, here / kThread));
+    const int64_t here = code.size * code.cost;
+    operations += here;
+    if (here < 2 * kThread) {
+      parts.push_back({&code, 0, code.size});
+      continue;
+    }
+    const int64_t blocks = blocks_of(code.size, code.block);
+    const int64_t count = std::min(blocks, here / kThread);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t begin = i * blocks / count * kBlock, end = (i + 1) * blocks / count * kBlock;
+      const int64_t begin = i * blocks / count * code.block;
+      const int64_t end = (i + 1) * blocks / count * code.block;
       parts.push_back({&code, begin, std::min(end, code.size)});
     }
-    operations += here;
   }
   const Elementwise& set = instruction_set().elementwise;
   share(pool, parts.size(), operations, kThread, [of = parts.data(), &set](int64_t i) {

@@ -234,7 +234,8 @@ struct GridSums {
   of(shift_left) of(shift_right_logical) of(shift_right_arithmetic)                              \
   REPJAX_ELEMENTARY(of)                                                                          \
   REPJAX_ELEMENTARY_OF_TWO(of)                                                                   \
-  of(hold) of(add_n) of(add_n_odd)
+  of(hold) of(add_n) of(add_n_odd)                                                               \
+  of(width) of(runs) of(move)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
@@ -242,7 +243,8 @@ enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 // How many additions take as long.
 inline int64_t cost(Operation operation) {
   if (operation < Operation::exp || operation == Operation::hold) return 1;
-  return operation < Operation::hold ? 32 : 8;
+  if (operation < Operation::hold) return 32;
+  return operation < Operation::width ? 8 : 1;
 }
 
 // Of which Elementwise::apply_and_look knows more than `apply`.
@@ -254,6 +256,7 @@ inline bool is_looked_at(Operation operation) {
 constexpr int kMostTerms = 8;  // of add_n
 
 enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+constexpr int64_t kStorages = 8;                    // room for them where they are encoded
 
 // Elements of a register, or where `same` one that all are, as often as a vector has elements.
 struct Operand {

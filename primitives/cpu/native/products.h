@@ -81,11 +81,11 @@ xla::ffi::Error for_problems(const float* lhs, int64_t lhs_count, const float* r
                              float* out, int64_t out_count, Run run) {
   const int64_t counts[] = {lhs_count, rhs_count, out_count};
   const int64_t* at = problems.begin();
+  auto& problem = of_thread<Problem>();
   while (at < problems.end()) {
     const int64_t* first = at;
     const int64_t axes = at[3];
     at += 4;
-    thread_local Problem problem;  // whose memory goes from call to call
     problem.begin(lhs + first[kLhs], rhs + first[kRhs], out + first[kOut]);
     Dimension* const dimensions[] = {&problem.g, &problem.m, &problem.n, &problem.k};
     for (int64_t i = 0; i < axes; ++i, at += 2 + kStrides) {

@@ -91,7 +91,7 @@ struct Rows {
   int64_t cost() const {
     int64_t sum = 0;
     for (const Step& step : steps) {
-      if (step.kind != kOfRows) sum += step.kind == kFull ? step.code.cost() : 1;
+      if (step.kind != kOfRows) sum += step.kind == kFull ? step.code.cost : 1;
     }
     return sum;
   }
@@ -100,11 +100,19 @@ struct Rows {
   void compute(int64_t begin, int64_t end) const;
 };
 
+// What a thread needs to compute rows.
+struct Computed {
+  std::vector<Place> places;
+  std::vector<Input> own_inputs;
+  std::vector<Output> own_outputs;
+  std::vector<Soon> soon;
+};
+
 // Of the arrays below `known`.
 void Rows::find_fetched(int64_t known) {
   for (const Step& step : steps) {
     if (step.kind != kFull) continue;
-    if (!longest || step.code.cost() > longest->code.cost()) longest = &step;
+    if (!longest || step.code.cost > longest->code.cost) longest = &step;
   }
   if (!longest || rows * n < kFetched) return;
   std::vector<bool> found(known);
@@ -160,11 +168,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
   float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
   float* const of_rows = between + full_count * full;
   float* const partial = of_rows + row_count * row;
-  // Whose memory goes from call to call, as that of Rows.
-  thread_local std::vector<Place> places;
-  thread_local std::vector<Input> own_inputs;
-  thread_local std::vector<Output> own_outputs;
-  thread_local std::vector<Soon> soon;
+  auto& [places, own_inputs, own_outputs, soon] = of_thread<Computed>();
   places.clear();
   for (void* array : memory) places.push_back({static_cast<float*>(array), 0, false});
   const int64_t known = memory.size();
@@ -247,8 +251,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
 
 ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
                      void* const* results, size_t result_count, ffi::Span<const int64_t> encoded) {
-  thread_local Rows kept;
-  Rows& rows = kept;  // of this thread, also where others compute
+  auto& rows = of_thread<Rows>();
   const int64_t* next = encoded.begin();
   rows.reset(next);
   const int64_t first = *next++;

@@ -174,10 +174,19 @@ inline void* written(xla::ffi::Result<xla::ffi::AnyBuffer> result) {
   return result->untyped_data();
 }
 
-// The operands and the results of a call, the latter about to be written; in memory of the thread that
-// goes from call to call.
+// Something of this thread, which goes from call to call.  Its address is asked for once: GCC would call
+// a function for it at each use, and these calls took a tenth of a small call of a kernel.
+template <class Memory>
+Memory& of_thread() {
+  thread_local Memory memory;
+  Memory* at = &memory;
+  asm("" : "+r"(at));
+  return *at;
+}
+
+// The operands and the results of a call, the latter about to be written; in memory of the thread.
 inline const std::vector<const void*>& operands_of(const xla::ffi::RemainingArgs& args) {
-  thread_local std::vector<const void*> operands;
+  auto& operands = of_thread<std::vector<const void*>>();
   operands.clear();
   for (size_t i = 0; i < args.size(); ++i) {
     operands.push_back(args.get<xla::ffi::AnyBuffer>(i)->untyped_data());
@@ -185,7 +194,7 @@ inline const std::vector<const void*>& operands_of(const xla::ffi::RemainingArgs
   return operands;
 }
 inline const std::vector<void*>& results_of(const xla::ffi::RemainingRets& rets) {
-  thread_local std::vector<void*> results;
+  auto& results = of_thread<std::vector<void*>>();
   results.clear();
   for (size_t i = 0; i < rets.size(); ++i) {
     results.push_back(written(*rets.get<xla::ffi::AnyBuffer>(i)));
@@ -197,15 +206,19 @@ inline const std::vector<void*>& results_of(const xla::ffi::RemainingRets& rets)
 // and filling fresh pages twice as long as filling these; in lines of the cache.
 enum Use { kLeft, kRight, kStaged, kSums, kResults, kOffsets, kBetween, kReflected };
 template <Use use, class Element>
+struct Scratch {
+  std::unique_ptr<char[]> memory;
+  int64_t size = 0;
+};
+template <Use use, class Element>
 Element* scratch(int64_t size) {
   constexpr size_t kLine = 64;
-  thread_local std::unique_ptr<char[]> memory;
-  thread_local int64_t kept = 0;
-  if (kept < size) {
-    memory.reset(new char[size * sizeof(Element) + kLine]);
-    kept = size;
+  auto& kept = of_thread<Scratch<use, Element>>();
+  if (kept.size < size) {
+    kept.memory.reset(new char[size * sizeof(Element) + kLine]);
+    kept.size = size;
   }
-  char* const at = memory.get();
+  char* const at = kept.memory.get();
   return reinterpret_cast<Element*>(at + kLine - reinterpret_cast<uintptr_t>(at) % kLine);
 }
 
