@@ -168,6 +168,12 @@ def _rotary(x, cosine, sine):
     return x * cosine + turned * sine
 
 
+def _rotary_in_halves(x, cosine, sine):
+    a, b = jnp.split(x, 2, -1)
+    cosine, sine = (jnp.split(angles, 2, -1)[0] for angles in (cosine, sine))
+    return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
 def parts() -> list[Case]:
     heads, angles = (2, 128, 8, 64), (128, 1, 64)
     return [
@@ -177,6 +183,7 @@ def parts() -> list[Case]:
         given("pad, 256 x 256", lambda x: 2 * jnp.pad(x, 1) + 1, (256, 256), bar=1.2),
         given("differences, 65,536", lambda x: jnp.diff(x) * 2, (1 << 16,), bar=1.2),
         given("rotary embeddings, 2 x 128 x 8 x 64", _rotary, heads, angles, angles, bar=1.2),
+        given("rotary embeddings in halves", _rotary_in_halves, heads, angles, angles, bar=1.2),
     ]
 
 

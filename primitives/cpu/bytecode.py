@@ -305,10 +305,8 @@ class Bytecode:
         self._canonical_floats: set[int] = set()
         self._rows = rows
         self._width = 0
-        self._slices: dict[
-            int, tuple[int, Run]
-        ] = {}  # values by moves of a single run, and of what
         self._widths: dict[int, int] = {}  # of values
+        self._slices: dict[int, tuple[int, Run]] = {}  # values to what they are parts of
 
     def set_size(self, size: int) -> None:
         """Of what is read or computed from now on."""
@@ -336,7 +334,7 @@ class Bytecode:
             values.append(x)
             runs.append(run)
         result = self._instruction("move", tuple(values), tuple(runs))
-        if len(runs) == 1 and runs[0].length == runs[0].to_row:
+        if len(runs) == 1:
             self._slices[result] = values[0], runs[0]
         return result
 
@@ -402,7 +400,7 @@ class Bytecode:
 
         fixed = [*self.inputs.values(), *outputs, *self.constants.values()]
         registers = {value: i for i, value in enumerate(fixed)}
-        needed = {*outputs}
+        needed = {*outputs}  # other slices than these have been read where they were
         for x in reversed(self.instructions):
             if x.result in needed or not x.runs:
                 needed.update(x.operands)
