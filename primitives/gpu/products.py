@@ -11,6 +11,7 @@ of a tile would be empty: there, each thread computes some outputs by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -19,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives import gpu
-from repjax.primitives.core.sizes import merged, power_of_two_from
+from repjax.primitives.core.sizes import merged, power_of_two_from, row_major
 from repjax.primitives.gpu import ptx, triton
 from repjax.primitives.operations.products import digits, integers, order_independent, problems
 from repjax.primitives.operations.products.geometry import Geometry
@@ -35,6 +36,14 @@ from repjax.primitives.operations.products.sequential import check_float32, free
 # Programs that keep any GPU busy: tiles are made smaller until there are as many.
 _PROGRAMS = 256
 _TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))
+# Of chains of FMAs, tiles of 64 x 64 keep multiprocessors as busy as larger ones, and leave fewer
+# idle at the end.  Larger ones pay where neighbours in memory are outputs of the left operand,
+# from as many programs on as are computed in eight turns.
+_MANY_PROGRAMS = 1 << 10
+# Where there are fewer programs than _PROGRAMS, each waits for its operands: with so many terms or
+# more they are brought into the order in which they are needed, if they take no more elements.
+_LONG = 1 << 9
+_REARRANGED = 1 << 26
 # Rows of tiles that are computed next to each other, and so share what is in the cache.
 _ROWS = 8
 # A row or column of fewer outputs is thin, if there are many outputs in all.
@@ -304,7 +313,11 @@ def _by_chains(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fal
         kernel, grid = _thin_kernel(strides, _BLOCK, interpret), _count(g * m * n, _BLOCK)
         options = {"warps": 4, "into": into, "interpret": interpret}
         return triton.call(kernel, shape, grid, operands, **options)
-    tile = _tile(g, m, n)
+    tile = _tile_of_chains(strides)
+    if _is_rearranged(strides, tile):
+        (lhs, rhs), problem = _rearranged(lhs, rhs, problem, strides, interpret)
+        operands[:2] = lhs, rhs
+        strides = _Strides(problem, strides.index)
     kernel = _tile_kernel(strides, tile, _terms(tile, strides.k), _chains(interpret), interpret)
     warps = 8 if tile == _TILES[0] else 4
     return _in_tiles(
@@ -314,13 +327,12 @@ def _by_chains(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fal
 
 def _in_tiles(kernel, tile, strides, operands, shape, **options):
     """The array of ``shape`` by a :func:`_tile_kernel`."""
-    grid = strides.g * _count(strides.m, tile[0]) * _count(strides.n, tile[1])
-    return triton.call(kernel, shape, grid, operands, **options)
+    return triton.call(kernel, shape, _programs(strides, tile), operands, **options)
 
 
 def _terms(tile: tuple[int, int], k: int) -> int:
     """Terms at a time: small tiles take more; otherwise the next would not be there in time."""
-    return _fitting({32: 128, 48: 64, 64: 64}.get(sum(tile), 32), k)
+    return _fitting({32: 128, 48: 64, 64: 64, 96: 64}.get(sum(tile), 32), k)
 
 
 def _divmod(x, y: int):
@@ -348,6 +360,70 @@ def _tile(g: int, m: int, n: int, tiles=_TILES) -> tuple[int, int]:
     sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in tiles]
     enough = [s for s in sizes if g * _count(m, s[0]) * _count(n, s[1]) >= _PROGRAMS]
     return enough[0] if enough else sizes[-1]
+
+
+def _programs(strides: _Strides, tile: tuple[int, int]) -> int:
+    return strides.g * _count(strides.m, tile[0]) * _count(strides.n, tile[1])
+
+
+def _tile_of_chains(strides: _Strides) -> tuple[int, int]:
+    outputs = strides.g, strides.m, strides.n
+    largest = _tile(*outputs, _TILES[:1])
+    are_neighbours = merged(strides.lhs["m"]) == [(strides.m, 1)]
+    if are_neighbours and _programs(strides, largest) >= _MANY_PROGRAMS:
+        return largest
+    return _tile(*outputs, _TILES[2:])
+
+
+def _is_rearranged(strides: _Strides, tile: tuple[int, int]) -> bool:
+    """Whether the operands of few programs are to be brought into order."""
+    in_order = all(len(merged(x["k"])) < 2 for x in (strides.lhs, strides.rhs))
+    elements = strides.g * strides.k * (strides.m + strides.n)
+    few = _programs(strides, tile) < _PROGRAMS and strides.k >= _LONG
+    return few and not in_order and elements <= _REARRANGED
+
+
+def _rearranged(lhs, rhs, problem, strides: _Strides, interpret: bool):
+    """The operands as arrays [g, k, m] and [g, k, n], and the problem in these."""
+    g, m, n, k = problem.sizes
+    found = []
+    for x, d, first, axes in (
+        (lhs, "m", strides.first[0], strides.lhs),
+        (rhs, "n", strides.first[1], strides.rhs),
+    ):
+        axes = [*axes["g"], *axes["k"], *axes[d]]
+        found.append(_copy(x, first, axes, strides.index, interpret))
+
+    def of(axes, lhs: int, rhs: int):
+        """The axes, row-major in the new arrays, where so much lies between the last elements."""
+        steps = row_major([axis.size for axis in axes])
+        return tuple(
+            dataclasses.replace(axis, lhs=step * lhs, rhs=step * rhs)
+            for axis, step in zip(axes, steps, strict=True)
+        )
+
+    ordered = problems.Problem(
+        g=of(problem.g, k * m, k * n),
+        m=of(problem.m, 1, 0),
+        n=of(problem.n, 0, 1),
+        k=of(problem.k, m, n),
+        offsets=(0, 0, problem.offsets[2]),
+    )
+    return found, ordered
+
+
+def _copy(x, first, axes, index, interpret: bool):
+    """The elements at these axes, a flat array."""
+    total = math.prod(size for size, _ in axes)
+
+    def copy(x, out):
+        at = triton.positions(triton.program_id(0), _BLOCK, index)
+        inside = None if total % _BLOCK == 0 else at < index(total)
+        safe = at if inside is None else lax.min(at, index(total - 1))
+        triton.store(out, at, triton.load(x, first + offset(safe, axes)), inside, interpret)
+
+    options = {"warps": 4, "dtype": x.dtype, "interpret": interpret}
+    return triton.call(copy, (total,), _count(total, _BLOCK), [x], **options)
 
 
 def dot_general(lhs, rhs, *, dimension_numbers, interpret=False):

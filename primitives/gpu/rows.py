@@ -41,8 +41,10 @@ from repjax.primitives.operations.reductions.sums import reduce_sum_p
 _ELEMENTS = 1 << 9
 _OF_A_THREAD = 16
 #: The same of a tile of a row that does not fit into registers, where sums wait in them.
-_TILE = 1 << 11
-_OF_A_THREAD_IN_PASSES = 4
+_TILE = 1 << 10
+_OF_A_THREAD_IN_PASSES = 2
+#: How many of these tiles are reduced together before they come into the accumulators.
+_TOGETHER = 4
 
 
 def _extremum(largest: bool):
@@ -184,20 +186,20 @@ class _Tile:
         #: The number of rows that there are, and which of them are this program's.
         self.row = lax.min(row, index(self.rows - 1))
         self.is_row = None if self.rows % shape[0] == 0 else row < index(self.rows)
-        self._see(lax.iota(index, shape[1]))
+        self._see(lax.iota(index, shape[1]), self.n == shape[1])
         self.without_sign = _without_sign(group)
         self.values: dict[object, jax.Array] = {}
         self.sources: dict[object, object] = {}  # their equations
 
-    def _see(self, column) -> None:
-        """Columns, and which of them there are."""
+    def _see(self, column, are_there: bool) -> None:
+        """Columns, of which ``is_column`` says which there are; None if they all are."""
         self.column = column
-        self.is_column = None if self.n & (self.n - 1) == 0 else column < self.index(self.n)
+        self.is_column = None if are_there else column < self.index(self.n)
 
-    def part(self, block) -> _Tile:
+    def part(self, block, are_there: bool) -> _Tile:
         """The tile of another block of columns, with what is known of the rows."""
         tile = copy.copy(self)
-        tile._see(triton.positions(block, self.shape[1], self.index))
+        tile._see(triton.positions(block, self.shape[1], self.index), are_there)
         tile.values = dict(self.values)
         return tile
 
@@ -273,10 +275,11 @@ class _Tile:
 
 
 class _Accumulator:
-    """The reduction of a long row, of which tiles come in :func:`_order`.
+    """The reduction of a long row, of which tiles come in :func:`_order`, some at each of ``count``
+    steps.
 
     For an extremum it is that of each column.  For a sum it is a tile for each power of two of
-    tiles: the sum of so many, that waits for one of as many more.  As digits of a counter, the last
+    steps: the sum of so many, that waits for one of as many more.  As digits of a counter, the last
     is complete when all tiles have come.
     """
 
@@ -294,11 +297,13 @@ class _Accumulator:
         x = canonical.widen(x) if x.dtype in HALVES else x
         return x if inside is None else lax.select(inside, x, self.nothing)
 
-    def add(self, tiles, x, step):
-        """The accumulator's tiles after the operand of this number."""
+    def add(self, tiles, xs, step):
+        """The accumulator's tiles after the operands of the step of this number."""
         if not self.is_sum:
-            return [_extremum(self.is_max)(*tiles, x)]
-        found, is_carried = [], np.True_
+            return [functools.reduce(_extremum(self.is_max), xs, *tiles)]
+        while len(xs) > 1:
+            xs = [self.ending(x + y) for x, y in zip(xs[::2], xs[1::2], strict=True)]
+        (x,), found, is_carried = xs, [], np.True_
         for level, tile in enumerate(tiles):
             is_full = step & np.int32(1 << level) != 0
             found.append(lax.select(is_carried & ~is_full, x, tile))
@@ -353,6 +358,7 @@ def _compute(tile: _Tile, group: Rows, store) -> None:
 
 def _compute_in_passes(tile: _Tile, group: Rows, store) -> None:
     count = power_of_two_from(tile.n) // tile.shape[1]
+    together = min(_TOGETHER, count)
     for equation, reads in group.steps():
         if is_source(equation):
             tile.compute(equation, reads)
@@ -360,11 +366,15 @@ def _compute_in_passes(tile: _Tile, group: Rows, store) -> None:
         for equation, reads in before:
             tile.compute(equation, reads)
         reductions = [e for e, _ in steps if e.primitive.name in REDUCTIONS]
-        accumulators = [_Accumulator(e, tile.shape, count, tile.ending(e)) for e in reductions]
+        accumulators = [
+            _Accumulator(e, tile.shape, count // together, tile.ending(e)) for e in reductions
+        ]
 
-        def operands(block, steps=steps, results=results, accumulators=accumulators):
+        def operands(
+            block, are_there=False, steps=steps, results=results, accumulators=accumulators
+        ):
             """What the accumulators reduce, from a tile of which the results are stored."""
-            part, found = tile.part(block), iter(accumulators)
+            part, found = tile.part(block, are_there), iter(accumulators)
             xs = []
             for equation, reads in steps:
                 if equation.primitive.name in REDUCTIONS:
@@ -378,17 +388,24 @@ def _compute_in_passes(tile: _Tile, group: Rows, store) -> None:
             return [a.nothing for a in accumulators]
 
         def add(step, tiles, operands=operands, nothing=nothing, accumulators=accumulators):
-            block = _order(step, count)
-            if tile.n > (count - 1) * tile.shape[1]:
-                xs = operands(block)
-            else:
-                is_behind = block >= np.int32(-(-tile.n // tile.shape[1]))
-                xs = lax.cond(is_behind, nothing, operands, block)
-            zipped = zip(accumulators, tiles, xs, strict=True)
-            return [accumulator.add(own, x, step) for accumulator, own, x in zipped]
+            found = []
+            for j in range(together):
+                # Of the first bits of a block, the step's are the last: so many are what it may be.
+                first = _order(j, count)
+                last = first + count // together - 1
+                block = first + _order(step * np.int32(together), count)
+                if (last + 1) * tile.shape[1] <= tile.n:
+                    found.append(operands(block, True))
+                elif last * tile.shape[1] < tile.n:
+                    found.append(operands(block))
+                else:
+                    is_behind = block >= np.int32(-(-tile.n // tile.shape[1]))
+                    found.append(lax.cond(is_behind, nothing, operands, block))
+            zipped = zip(accumulators, tiles, zip(*found, strict=True), strict=True)
+            return [accumulator.add(own, xs, step) for accumulator, own, xs in zipped]
 
         tiles = [a.start for a in accumulators]
-        tiles = lax.fori_loop(np.int32(0), np.int32(count), add, tiles)
+        tiles = lax.fori_loop(np.int32(0), np.int32(count // together), add, tiles)
         for accumulator, own in zip(accumulators, tiles, strict=True):
             tile.values[accumulator.equation.outvars[0]] = accumulator.result(own)
     store(tile, [v for v in group.outvars if v in tile.values])

@@ -14,7 +14,6 @@ import math
 import numpy as np
 from jax import lax
 
-from repjax.primitives.core import canonical
 from repjax.primitives.core.sizes import ceil_log2
 from repjax.primitives.gpu import triton
 from repjax.primitives.operations.reductions import sums
@@ -26,16 +25,19 @@ _LARGE = 1 << 27
 _TERMS = 64
 _COLUMN_TERMS = 16
 _THREADS = 128
-_UNROLLED = 8
+# Of chains: threads of a program, few so that few chains are on many processors; and terms that are
+# on their way while as many are added, for a term from memory takes longer than tens of additions.
+_CHAINS = 32
+_AHEAD = 64
 # Elements behind the axis, from which on neighbouring threads read whole sectors of memory.
 _ADJACENT = 32
 
 
-def _of_threads(outputs: int, inner: int, n: int, index):
+def _of_threads(threads: int, outputs: int, inner: int, n: int, index):
     """The outputs of a program's threads, which of them there are (None: all), and the positions
     of their first terms, of which each has n, ``inner`` elements apart."""
-    at = triton.positions(triton.program_id(0), _THREADS, index)
-    inside = None if outputs % _THREADS == 0 else at < index(outputs)
+    at = triton.positions(triton.program_id(0), threads, index)
+    inside = None if outputs % threads == 0 else at < index(outputs)
     safe = at if inside is None else lax.min(at, index(outputs - 1))
     return safe, inside, safe + lax.div(safe, index(inner)) * index((n - 1) * inner)
 
@@ -46,35 +48,49 @@ def _chain(combine, x, axis, *, prefixes: bool, interpret: bool):
     before, behind = x.shape[:axis], x.shape[axis + 1 :]
     outputs, inner = math.prod(before + behind), math.prod(behind)
     index = triton.index_type(x.size)
+    if combine is sums.add and x.dtype == np.float32:  # with the short guard of GPUs
+
+        def combine(xs, ys):
+            return [triton.flush(a + b, interpret) for a, b in zip(xs, ys, strict=True)]
 
     def chain(x, out):
-        safe, inside, first = _of_threads(outputs, inner, n, index)
+        safe, inside, first = _of_threads(_CHAINS, outputs, inner, n, index)
 
-        def steps(k, count, total):
-            positions = [first + (k + index(j)) * index(inner) for j in range(count)]
-            # All loads before the first store, behind which they would have to wait.
-            for position, term in [(p, triton.load(x, p)) for p in positions]:
+        def position(k):
+            return first + k * index(inner)
+
+        def loads(k, count):
+            return [triton.load(x, position(k + index(j))) for j in range(count)]
+
+        def steps(k, terms, total):
+            for j, term in enumerate(terms):
                 (total,) = combine([total], [term])
                 if prefixes:
-                    triton.store(out, position, total, inside, interpret)
+                    triton.store(out, position(k + index(j)), total, inside, interpret)
             return total
 
-        def block(i, total):
-            k = lax.convert_element_type(i, index) * index(_UNROLLED) + index(1)
-            return steps(k, _UNROLLED, total)
+        def block(i, carry):
+            total, terms = carry
+            k = lax.convert_element_type(i, index) * index(_AHEAD) + index(1)
+            # Before the stores, behind which they would have to wait; the last block's again.
+            following = loads(lax.min(k + index(_AHEAD), index(n - _AHEAD)), _AHEAD)
+            return steps(k, terms, total), following
 
-        total = triton.load(x, first)
+        total, one = triton.load(x, first), lax.full((), 1, index)
         if prefixes:
             triton.store(out, first, total, inside, interpret)
-        whole, rest = divmod(n - 1, _UNROLLED)
-        total = lax.fori_loop(np.int32(0), np.int32(whole), block, total)
-        total = steps(lax.full((), n - rest, index), rest, total)
+        whole, rest = divmod(n - 1, _AHEAD)
+        if whole:
+            start = total, loads(one, _AHEAD)
+            total, _ = lax.fori_loop(np.int32(0), np.int32(whole), block, start)
+        k = lax.full((), n - rest, index)
+        total = steps(k, loads(k, rest), total)
         if not prefixes:
             triton.store(out, safe, total, inside, interpret)
 
     shape = x.shape if prefixes else before + behind
-    grid = -(-outputs // _THREADS)
-    return triton.call(chain, shape, grid, [x], warps=_THREADS // 32, interpret=interpret)
+    grid = -(-outputs // _CHAINS)
+    return triton.call(chain, shape, grid, [x], warps=_CHAINS // 32, interpret=interpret)
 
 
 def _with_neighbours(x, axis):
@@ -122,13 +138,13 @@ def _columns(x, axis, interpret: bool):
     index = triton.index_type(x.size)
 
     def columns(x, out):
-        safe, inside, first = _of_threads(outputs, block, terms, index)
+        safe, inside, first = _of_threads(_THREADS, outputs, block, terms, index)
 
         def tree(term, step):
             """The sum of terms that are so many apart."""
             if step == terms:
                 return triton.load(x, first + index(term * block))
-            return canonical.flush(tree(term, 2 * step) + tree(term + step, 2 * step))
+            return triton.flush(tree(term, 2 * step) + tree(term + step, 2 * step), interpret)
 
         triton.store(out, safe, tree(0, 1), inside, interpret)
 

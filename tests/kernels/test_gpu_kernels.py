@@ -136,6 +136,21 @@ def test_thin_convolutions(case, monkeypatch):
         _compare(kernel, ON_CPU[1], shapes, parameters)
 
 
+@pytest.mark.parametrize("case", ["same, strided", "feature groups", "lhs dilation", "two batches"])
+def test_operands_in_order(case, monkeypatch):
+    """Of few outputs with long chains; only what is not in order is copied."""
+    copies, copy = [], products._copy
+    monkeypatch.setattr(products, "_LONG", 1)
+    monkeypatch.setattr(products, "_copy", lambda *args: copies.append(args[0].size) or copy(*args))
+    if case in DOTS:
+        *shapes, numbers = DOTS[case]
+        _compare(functools.partial(DOT), ON_CPU[0], shapes, {"dimension_numbers": numbers})
+    else:
+        for *shapes, parameters in with_gradients(*CONVOLUTIONS[case][:2], **CONVOLUTIONS[case][2]):
+            _compare(functools.partial(CONVOLUTION), ON_CPU[1], shapes, parameters)
+        assert copies
+
+
 def test_holes_meet_infinities():
     """A chain begins with NaN where only a hole meets an infinity, and there alone."""
     shapes, options = CONVOLUTIONS["lhs dilation"][:2], CONVOLUTIONS["lhs dilation"][2]
