@@ -351,7 +351,7 @@ def markdown(report: dict[str, Any]) -> str:
             f"an empty program takes {best['dispatch'] * 1e6:.1f} us."
         )
     else:
-        lines.append(f"Measured ceilings: none{best and ', ' + best['error']}.")
+        lines.append(f"Measured ceilings: none{', ' + best['error'] if best else ''}.")
     bits = {True: "the golden bits", False: "**other bits**", None: "not been computed"}
     lines += [
         "",

@@ -38,8 +38,13 @@ _PROGRAMS = 256
 _TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))
 # Of chains of FMAs, tiles of 64 x 64 keep multiprocessors as busy as larger ones, and leave fewer
 # idle at the end.  Larger ones pay where neighbours in memory are outputs of the left operand,
-# from as many programs on as are computed in eight turns.
+# from as many programs on as are computed in eight turns.  Of smaller ones half as many do.
 _MANY_PROGRAMS = 1 << 10
+_FEW_PROGRAMS = 1 << 7
+# Terms at a time, where they are not 32, by the sum of a tile's sides: small tiles take more;
+# otherwise the next would not be there in time.
+_TERMS = {32: 256, 48: 64, 64: 64, 96: 64}
+_TERMS_OF_DIGITS = {32: 128, 48: 64, 64: 64}
 # Where there are fewer programs than _PROGRAMS, each waits for its operands: with so many terms or
 # more they are brought into the order in which they are needed, if they take no more elements.
 _LONG = 1 << 9
@@ -319,7 +324,7 @@ def _by_chains(lhs, rhs, shape, problem, *, start=None, into=None, interpret=Fal
         operands[:2] = lhs, rhs
         strides = _Strides(problem, strides.index)
     kernel = _tile_kernel(strides, tile, _terms(tile, strides.k), _chains(interpret), interpret)
-    warps = 8 if tile == _TILES[0] else 4
+    warps = {_TILES[0]: 8, _TILES[-1]: 2}.get(tile, 4)
     return _in_tiles(
         kernel, tile, strides, operands, shape, warps=warps, into=into, interpret=interpret
     )
@@ -330,9 +335,9 @@ def _in_tiles(kernel, tile, strides, operands, shape, **options):
     return triton.call(kernel, shape, _programs(strides, tile), operands, **options)
 
 
-def _terms(tile: tuple[int, int], k: int) -> int:
-    """Terms at a time: small tiles take more; otherwise the next would not be there in time."""
-    return _fitting({32: 128, 48: 64, 64: 64, 96: 64}.get(sum(tile), 32), k)
+def _terms(tile: tuple[int, int], k: int, table=_TERMS) -> int:
+    """Terms at a time."""
+    return _fitting(table.get(sum(tile), 32), k)
 
 
 def _divmod(x, y: int):
@@ -354,11 +359,11 @@ def _threads(tile: tuple[int, int]) -> int:
     return 256 if math.prod(tile) >= math.prod(_TILES[1]) else 128
 
 
-def _tile(g: int, m: int, n: int, tiles=_TILES) -> tuple[int, int]:
+def _tile(g: int, m: int, n: int, tiles, programs: int) -> tuple[int, int]:
     """Outputs of a tile: no more than there are, and enough tiles for all of a GPU."""
 
     sizes = [(_fitting(i, m), _fitting(j, n)) for i, j in tiles]
-    enough = [s for s in sizes if g * _count(m, s[0]) * _count(n, s[1]) >= _PROGRAMS]
+    enough = [s for s in sizes if g * _count(m, s[0]) * _count(n, s[1]) >= programs]
     return enough[0] if enough else sizes[-1]
 
 
@@ -368,11 +373,13 @@ def _programs(strides: _Strides, tile: tuple[int, int]) -> int:
 
 def _tile_of_chains(strides: _Strides) -> tuple[int, int]:
     outputs = strides.g, strides.m, strides.n
-    largest = _tile(*outputs, _TILES[:1])
+    largest, usual = (_tile(*outputs, _TILES[i : i + 1], 0) for i in (0, 2))
     are_neighbours = merged(strides.lhs["m"]) == [(strides.m, 1)]
     if are_neighbours and _programs(strides, largest) >= _MANY_PROGRAMS:
         return largest
-    return _tile(*outputs, _TILES[2:])
+    if _programs(strides, usual) >= _PROGRAMS:
+        return usual
+    return _tile(*outputs, _TILES[3:], _FEW_PROGRAMS)
 
 
 def _is_rearranged(strides: _Strides, tile: tuple[int, int]) -> bool:
@@ -474,9 +481,9 @@ def _sum_of_digits(left, right, shape, parts, weights, words: int, interpret: bo
         sums = min(at_once, len(products))
         bytes_of_sums = sums * np.dtype(own).itemsize
         tiles = [t for t in _TILES if math.prod(t) // _threads(t) * bytes_of_sums <= _SUMS]
-        tile, stages = _tile(g, m, n, tiles), 3 if sums == 1 else 2
+        tile, stages = _tile(g, m, n, tiles, _PROGRAMS), 3 if sums == 1 else 2
         # As many bytes as of floats; where Triton waits for each of several products, larger ones.
-        terms = (2 if sums == 1 else 4) * _terms(tile, k)
+        terms = (2 if sums == 1 else 4) * _terms(tile, k, _TERMS_OF_DIGITS)
         terms = max(32, min(terms, power_of_two_from(k)))
         shared = _SHARED if has_groups else _SHARED_OF_OTHERS
         in_stage = sum(size * x.shape[0] for size, x in zip(tile, (left, right), strict=True))
