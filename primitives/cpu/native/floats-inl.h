@@ -229,6 +229,35 @@ static void row(int64_t terms, const float* lhs, const int64_t* lhs_k, const flo
   }
 }
 
+// Rows of fewer columns than a vector has, which lie together, from one term to the next a step apart.
+template <int kRows>
+static void narrow_rows(int64_t terms, const float* lhs, int64_t of_row, int64_t of_term,
+                        const float* rhs, int64_t step, int columns, float* to, int64_t apart) {
+  Vector s[kRows] = {};
+  for (int64_t k = 0; k < terms; ++k) {
+    const Vector b = load_part(rhs + k * step, columns);
+#pragma GCC unroll 4
+    for (int m = 0; m < kRows; ++m) {
+      s[m] = fma(broadcast(lhs[m * of_row + k * of_term]), b, s[m]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m) {
+    float results[kLanes];
+    end(results, s[m], true, true);
+    for (int j = 0; j < columns; ++j) to[m * apart + j] = results[j];
+  }
+}
+
+static void narrow(int64_t rows, int64_t terms, const float* lhs, int64_t of_row, int64_t of_term,
+                   const float* rhs, int64_t step, int columns, float* to, int64_t apart) {
+  for (int64_t m = 0; m < rows;) {
+    const int64_t here = rows - m >= 4 ? 4 : 1;
+    (here == 4 ? narrow_rows<4> : narrow_rows<1>)(terms, lhs + m * of_row, of_row, of_term, rhs,
+                                                  step, columns, to + m * apart, apart);
+    m += here;
+  }
+}
+
 #include "steps-inl.h"
 
 template <bool raw>
@@ -242,5 +271,6 @@ static const Chains kChains = {kLanes,
                                tile_for,
                                tile_across_for,
                                row,
+                               narrow,
                                {pack<false>, pack<true>},
                                {chain<false>, chain<true>}};

@@ -33,6 +33,10 @@ struct Chains {
   void (*row)(int64_t terms, const float* lhs, const int64_t* lhs_k, const float* rhs,
               const int64_t* rhs_k, int64_t columns, float* to, float* rest, bool first,
               bool last);
+  // Rows of fewer columns than a vector has, which lie together: to[m * apart + j] is the chain of
+  // lhs[m * of_row + k * of_term] * rhs[k * step + j].
+  void (*narrow)(int64_t rows, int64_t terms, const float* lhs, int64_t of_row, int64_t of_term,
+                 const float* rhs, int64_t step, int columns, float* to, int64_t apart);
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);

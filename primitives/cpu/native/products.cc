@@ -84,6 +84,7 @@ constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together,
 constexpr int64_t kTermsAcross = 4096;  // which are read to their end
 constexpr int64_t kLeastRows = 7;      // of a block
+constexpr int64_t kSmallColumns = 1024;  // of a product that is not divided
 // Terms of a left row that lie so far apart share sets of the L1 cache, and few tiles take what a
 // cache line has: where so many panels read them, they are put together.
 constexpr int64_t kFar = 512, kPanels = 4;
@@ -263,10 +264,108 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   run_block(p, p.raw, set, g, m0, m1, n0, n1);
 }
 
+// How a small product is computed, by what lies together of its columns; the later the better.
+enum class Way { kNone, kChains, kNarrow, kAcross, kTiles };
+
+// A product of at most one axis of each dimension, as `m` rows by `n` columns or the other way round.
+struct Small {
+  struct Side {
+    const float* first;
+    int64_t size, of_group, step, of_term, apart;  // strides; apart is that in the result
+  };
+  Side m, n;
+  int64_t groups, of_group, terms;  // of_group: in the result
+  float* out;
+
+  Way way(const Chains& set) const {
+    const bool terms_together = n.of_term == 1 || terms == 1;
+    if (n.apart != 1 && n.size != 1) return Way::kNone;
+    if (n.step == 1 && n.size >= set.lanes) return Way::kTiles;
+    if (terms_together && n.size >= set.lanes && m.size <= kRowsAcross) return Way::kAcross;
+    if (n.step == 1 || n.size == 1) return Way::kNarrow;
+    return terms_together && (m.of_term == 1 || terms == 1) && m.size * n.size <= 2 * set.lanes
+               ? Way::kChains
+               : Way::kNone;
+  }
+};
+
+// Columns that do not fill the last vector are computed with some of those before, once more.
+template <class Run>
+void for_vectors(int64_t columns, int64_t lanes, int64_t most, Run run) {
+  for (int64_t j = 0, vectors = most; j < columns; j += vectors * lanes) {
+    while (vectors > 1 && j + vectors * lanes > columns) vectors = (vectors + 1) / 2;
+    run(std::min(j, columns - lanes), vectors);
+  }
+}
+
+void run_small(const Chains& set, const Small& p, Way way) {
+  int64_t left_k[kTerms], right_k[kTerms], columns[kSmallColumns];
+  if (way == Way::kTiles || way == Way::kAcross) {
+    for (int64_t k = 0; k < p.terms; ++k) {
+      left_k[k] = k * p.m.of_term;
+      right_k[k] = k * p.n.of_term;
+    }
+    if (way == Way::kAcross) {
+      for (int64_t j = 0; j < p.n.size; ++j) columns[j] = j * p.n.step;
+    }
+  }
+  for (int64_t g = 0; g < p.groups; ++g) {
+    const float* const a = p.m.first + g * p.m.of_group;
+    const float* const b = p.n.first + g * p.n.of_group;
+    float* const to = p.out + g * p.of_group;
+    // Some rows of a tile, from i on, and the columns from j on.
+    const auto run = [&](const Tile<float, float>& tile, int64_t i, int64_t j, const float* right) {
+      const float* rows[16];
+      float* sums[16];
+      for (int r = 0; r < tile.rows; ++r) {
+        rows[r] = a + (i + r) * p.m.step;
+        sums[r] = to + (i + r) * p.m.apart + j;
+      }
+      tile.run(p.terms, rows, left_k, right, way == Way::kTiles ? right_k : columns + j, sums, true,
+               true);
+      return tile.rows;
+    };
+    switch (way) {
+      case Way::kTiles:
+        if (p.m.size == 1) {
+          const int64_t whole = p.n.size / set.lanes * set.lanes, last = p.n.size - set.lanes;
+          set.row(p.terms, a, left_k, b, right_k, whole, to, nullptr, true, true);
+          if (whole < p.n.size) {
+            set.row(p.terms, a, left_k, b + last, right_k, set.lanes, to + last, nullptr, true,
+                    true);
+          }
+          break;
+        }
+        for_vectors(p.n.size, set.lanes, set.vectors, [&](int64_t j, int64_t vectors) {
+          for (int64_t i = 0; i < p.m.size;) {
+            i += run(set.tile_for(vectors, p.m.size - i), i, j, b + j);
+          }
+        });
+        break;
+      case Way::kAcross:
+        for_vectors(p.n.size, set.lanes, set.across, [&](int64_t j, int64_t vectors) {
+          run(set.tile_across_for(p.m.size, vectors), 0, j, b);
+        });
+        break;
+      case Way::kNarrow:
+        set.narrow(p.m.size, p.terms, a, p.m.step, p.m.of_term, b, p.n.of_term, p.n.size, to,
+                   p.m.apart);
+        break;
+      default:
+        for (int64_t i = 0; i < p.m.size; ++i) {
+          for (int64_t j = 0; j < p.n.size; ++j) {
+            const float s = set.chain[0](a + i * p.m.step, b + j * p.n.step, p.terms, 0);
+            to[i * p.m.apart + j] = guarded(s);
+          }
+        }
+    }
+  }
+}
+
 // Computes a product that is so small that describing it as a Problem and dividing it would take
 // longer, in a loop for instance.  Returns false if it is not one: of at most one axis of each
-// dimension, where the columns fill vectors and lie together, or the rows do, or of two vectors that
-// lie together; and if an operand is not canonical that should be.
+// dimension, with columns, or rows, for which there is a way; and if an operand is not canonical
+// that should be.
 bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const float* rhs,
                int64_t rhs_count, ffi::Span<const int64_t> problems, float* out,
                int64_t out_count, bool raw) {
@@ -299,42 +398,22 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     *out = guarded(set.chain[0](lhs, rhs, terms, 0));
     return done();
   }
-  if (terms > kTerms) return false;
-  int left = kLhs, right = kRhs, m = kM, n = kN;
-  if (strides[kN][kRhs] != 1 || strides[kN][kOut] != 1 || sizes[kN] % set.lanes) {
-    if (strides[kM][kLhs] != 1 || strides[kM][kOut] != 1 || sizes[kM] % set.lanes) return false;
-    std::swap(lhs, rhs);
-    std::swap(left, right);
-    std::swap(m, n);
+  if (terms > kTerms || std::max(sizes[kM], sizes[kN]) > kSmallColumns) return false;
+  const auto side = [&](const float* from, int d, int of) {
+    return Small::Side{from,           sizes[d],        strides[kG][of],
+                       strides[d][of], strides[kK][of], strides[d][kOut]};
+  };
+  Small small = {side(lhs, kM, kLhs), side(rhs, kN, kRhs), sizes[kG], strides[kG][kOut], terms, out};
+  Way way = small.way(set);
+  std::swap(small.m, small.n);
+  const Way other = small.way(set);
+  if (other > way) {
+    way = other;
+  } else {
+    std::swap(small.m, small.n);
   }
-  int64_t left_k[kTerms], right_k[kTerms];
-  for (int64_t k = 0; k < terms; ++k) {
-    left_k[k] = k * strides[kK][left];
-    right_k[k] = k * strides[kK][right];
-  }
-  for (int64_t g = 0; g < sizes[kG]; ++g) {
-    const float* const a = lhs + g * strides[kG][left];
-    const float* const b = rhs + g * strides[kG][right];
-    float* const to = out + g * strides[kG][kOut];
-    if (sizes[m] == 1) {
-      set.row(terms, a, left_k, b, right_k, sizes[n], to, nullptr, true, true);
-      continue;
-    }
-    int vectors = set.vectors;
-    for (int64_t j = 0; j < sizes[n]; j += vectors * set.lanes) {
-      while (j + vectors * set.lanes > sizes[n]) vectors = (vectors + 1) / 2;
-      for (int64_t i = 0; i < sizes[m];) {
-        const Tile<float, float> tile = set.tile_for(vectors, sizes[m] - i);
-        const float* rows[16];
-        float* sums[16];
-        for (int r = 0; r < tile.rows; ++r, ++i) {
-          rows[r] = a + i * strides[m][left];
-          sums[r] = to + i * strides[m][kOut] + j;
-        }
-        tile.run(terms, rows, left_k, b + j, right_k, sums, true, true);
-      }
-    }
-  }
+  if (way == Way::kNone) return false;
+  run_small(set, small, way);
   return done();
 }
 
