@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -106,8 +107,13 @@ def _convert(emit, equation, x):
     return emit("from_integer", x) if old == np.int32 and new == _FLOAT else x
 
 
+_MAGNITUDE = 0x7FFFFFFF
+#: Comparisons of floats, which are known where both are constants.
+_COMPARED = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le}
+
+
 def _abs(emit, equation, x):
-    return emit("bitwise_and", x, emit.constant(0x7FFFFFFF))
+    return emit("bitwise_and", x, emit.constant(_MAGNITUDE))
 
 
 def _is_finite(emit, equation, x):
@@ -295,8 +301,10 @@ class Bytecode:
     def __init__(self, rows: int | None = None):
         self.values = 0
         self.constants: dict[int, int] = {}  # bits to value
+        self._bits: dict[int, int] = {}  # value to bits
         self.instructions: list[_Instruction] = []
         self._made: dict[Any, int] = {}  # what instructions make
+        self._how: dict[int, tuple[str, tuple[int, ...]]] = {}  # operations and operands of values
         self.inputs: dict[Place | Joint, int] = {}
         self._storage: list[int] = []  # of inputs
         self._loaded: dict[Place | Joint, int] = {}  # inputs as numbers
@@ -318,9 +326,36 @@ class Bytecode:
         return self.values - 1
 
     def __call__(self, operation: str, *operands: int) -> int:
-        if operation == "canonicalize" and operands[0] in self._canonical_floats:
-            return operands[0]
-        return self._instruction(operation, operands)
+        known = self._known(operation, operands)
+        return self._instruction(operation, operands) if known is None else known
+
+    def _known(self, operation: str, operands: tuple[int, ...]) -> int | None:
+        """The value of an instruction that need not be, for operands that are canonical.
+
+        Softplus and the logistic function of x and of -x, as a cross-entropy of two classes has
+        them, have their exponential and logarithm in common then.
+        """
+        x, y = (operands * 2)[:2]
+        if operation == "canonicalize":
+            return x if x in self._canonical_floats else None
+        if operation == "sub":
+            return x if self._bits.get(y) == 0 else None
+        if operation == "select":
+            if x in self._bits and not self._rows:
+                return operands[1 if self._bits[x] == 0 else 2]
+            return operands[1] if operands[1] == operands[2] else None
+        if operation in _COMPARED and x in self._bits and y in self._bits and not self._rows:
+            numbers = np.asarray([self._bits[x], self._bits[y]], np.int32).view(_FLOAT)
+            return self.constant(-int(_COMPARED[operation](*numbers)))
+        made_by, (inner, *_) = self._how.get(x, ("", (x,)))
+        if made_by != "neg":
+            return None
+        if operation == "neg":
+            return inner
+        if operation == "ne" and x == y:  # whether it is a NaN
+            return self("ne", inner, inner)
+        is_magnitude = operation == "bitwise_and" and self._bits.get(y) == _MAGNITUDE
+        return self("bitwise_and", inner, y) if is_magnitude else None
 
     def move(self, move: RowMove, operands: Sequence[int]) -> int:
         """A move within rows, of its equation's operands; what is a slice is read where it was."""
@@ -342,6 +377,7 @@ class Bytecode:
         key = operation, operands, runs, self._width
         if key not in self._made:
             self._made[key] = self._value()
+            self._how[self._made[key]] = operation, operands
             self.instructions.append(_Instruction(operation, self._made[key], operands, runs))
         return self._made[key]
 
@@ -349,6 +385,7 @@ class Bytecode:
         bits = (bits + (1 << 31)) % (1 << 32) - (1 << 31)
         if bits not in self.constants:
             self.constants[bits] = self._value()
+            self._bits[self.constants[bits]] = bits
         return self.constants[bits]
 
     def literal(self, atom: Literal) -> int:

@@ -324,6 +324,9 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     at[i] = load(input, set, code.of_rows(begin, input.width), code.of_rows(block, input.width),
                  own[i]);
   }
+  // Field by field, as they are written: to read both at once would have to wait for these to arrive
+  // in the cache.
+  const auto read = [&](int64_t r) { return Operand{at[r].at, at[r].same}; };
   const auto is_output = [=](int64_t r) { return r >= inputs && r < inputs + outputs; };
   // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
   // it is written where that is, as it nearly always is canonical and can stay there.
@@ -399,7 +402,9 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         at[x.to] = {to[x.to], false};
         continue;
       }
-      Operand &a = at[x.from[0]], b = at[x.from[1]], c = at[x.from[2]], &result = at[x.to];
+      Operand a = read(x.from[0]);
+      const Operand b = read(x.from[1]), c = read(x.from[2]);
+      Operand& result = at[x.to];
       if (operation == Operation::hold) {
         terms[held++] = a;
         continue;
@@ -419,7 +424,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
           result = a;
           continue;
         }
-        if (in_its_place) a.at = std::copy_n(a.at, all, own[x.from[0]]) - all;
+        if (in_its_place) at[x.from[0]].at = a.at = std::copy_n(a.at, all, own[x.from[0]]) - all;
       }
       if (a.same && b.same && c.same && !is_output(x.to)) {
         int32_t* const there = own[x.to] + behind;

@@ -189,20 +189,30 @@ static inline void each(int64_t count, Operand from, int32_t* to, Function funct
   }
 }
 
-// The same of a function with a first try, as long as that settles the results.
+// The same of a function with a first try, where that does not settle the results.  `count` is a
+// multiple of kPart; where there are fewer elements than are tried, the last are tried again.
 template <class First, class Function>
 static inline void each(int64_t count, Operand from, int32_t* to, First first, Function function) {
   constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
   for (int64_t i = 0; i < count; i += kElements) {
-    for (; i + kElements <= count && !from.same; i += kElements) {
-      const auto tried = first(load(from.at + i));
-      if (!tried.settled) break;
-      store(to + i, tried.y);
+    const int64_t here = std::min(kElements, count - i);
+    const int64_t begin = from.same ? 0 : i, last = from.same ? 0 : here - kPart;
+    Narrow x;
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kSeveral; ++k) {
+      const int32_t* const at = from.at + begin + std::min(k * kPart, last);
+      __builtin_memcpy(&x.part[k], at, 4 * kPart);
     }
-    if (i == count) return;
-    const int64_t here = from.same ? count : std::min(kElements, count - i);
-    each(here, {from.at + i, from.same}, to + i, function);
-    if (from.same) return;
+    const auto tried = first(x);
+    if (!tried.settled) {
+      each(here, {from.at + begin, from.same}, to + i, function);
+    } else if (here == kElements) {
+      store(to + i, tried.y);
+    } else {
+      for (int64_t k = 0; k * kPart < here; ++k) {
+        __builtin_memcpy(to + i + k * kPart, &tried.y.part[k], 4 * kPart);
+      }
+    }
   }
 }
 
