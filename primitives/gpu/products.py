@@ -392,7 +392,7 @@ def _is_rearranged(strides: _Strides, tile: tuple[int, int]) -> bool:
 
 def _rearranged(lhs, rhs, problem, strides: _Strides, interpret: bool):
     """The operands as arrays [g, k, m] and [g, k, n], and the problem in these."""
-    g, m, n, k = problem.sizes
+    _, m, n, k = problem.sizes
     found = []
     for x, d, first, axes in (
         (lhs, "m", strides.first[0], strides.lhs),
