@@ -140,8 +140,8 @@ def problems_of_backend(target: str, backend: str, name: str) -> list[str]:
 
 # --- large products -----------------------------------------------------------------------
 
-#: Of tiles of 128 x 128 outputs, of digits and where the left operand has its outputs last and there
-#: are very many; and of those of 64 x 64.
+#: Of tiles of 128 x 128 outputs, of digits and where the left operand has its outputs last and
+#: there are very many; and of those of 64 x 64.
 THREADS, FEWER_THREADS = (256, 1, 1), (128, 1, 1)
 SHARED = 1 << 15  # bytes, at least
 

@@ -281,43 +281,40 @@ NOT_TRIED(lgamma)
 #undef NOT_TRIED
 
 // to = first(from) where that settles the results of two vectors, else rest(count, from, to).  `count`
-// is a multiple of kLanes; where there are fewer elements than are tried, the last are tried again.
+// is a multiple of kLanes.
 template <class First, class Rest>
 static inline void each(int64_t count, Operand from, int32_t* to, First first, Rest rest) {
   constexpr int64_t kElements = kSeveral * kLanes, kSettled = 2 * kLanes;
-  int64_t i = 0;
   if constexpr (kPairs) {
     if constexpr (std::is_same_v<decltype(first(Vector{})), Tried>) {
-      for (; i < count && !from.same; i += kElements) {
-        const int64_t here = std::min(kElements, count - i);
-        Vector x;
+      const auto run = [&](const int32_t* in, int32_t* out, int64_t here) {
+        for (int64_t i = 0; i < here; i += kElements) {
+          Vector x;
 #pragma GCC unroll 4
-        for (int64_t k = 0; k < kSeveral; ++k) {
-          const int64_t at = i + std::min(k * kLanes, here - kLanes);
-          __builtin_memcpy(&x.part[k], from.at + at, sizeof x.part[k]);
-        }
-        const Tried tried = first(x);
-        float32::Bits doubt = tried.doubt.part[0];
-#pragma GCC unroll 4
-        for (int k = 1; k < kSeveral; ++k) doubt |= tried.doubt.part[k];
-        const bool settled = !float32::any(doubt);
-#pragma GCC unroll 4
-        for (int64_t k = 0; k < kSeveral; k += 2) {
-          const int64_t at = i + k * kLanes, left = here - k * kLanes;
-          if (left <= 0) break;
-          if (!settled && float32::any(tried.doubt.part[k] | tried.doubt.part[k + 1])) {
-            rest(std::min(kSettled, left), {from.at + at, false}, to + at);
-            continue;
+          for (int k = 0; k < kSeveral; ++k) {
+            __builtin_memcpy(&x.part[k], in + i + k * kLanes, sizeof x.part[k]);
           }
-          __builtin_memcpy(to + at, &tried.y.part[k], sizeof tried.y.part[k]);
-          if (left > kLanes) {
-            __builtin_memcpy(to + at + kLanes, &tried.y.part[k + 1], sizeof tried.y.part[k]);
+          const Tried tried = first(x);
+          float32::Bits doubt = tried.doubt.part[0];
+#pragma GCC unroll 4
+          for (int k = 1; k < kSeveral; ++k) doubt |= tried.doubt.part[k];
+          const bool settled = !float32::any(doubt);
+#pragma GCC unroll 4
+          for (int k = 0; k < kSeveral; k += 2) {
+            const int64_t at = i + k * kLanes;
+            if (!settled && float32::any(tried.doubt.part[k] | tried.doubt.part[k + 1])) {
+              rest(kSettled, {in + at, false}, out + at);
+            } else {
+              __builtin_memcpy(out + at, &tried.y.part[k], sizeof tried.y.part[k]);
+              __builtin_memcpy(out + at + kLanes, &tried.y.part[k + 1], sizeof tried.y.part[k]);
+            }
           }
         }
-      }
+      };
+      return several::in_steps<kElements>(count, from, to, run);
     }
   }
-  if (i < count) rest(count - i, {from.at + i, from.same}, to + i);
+  rest(count, from, to);
 }
 
 }  // namespace in_pairs

@@ -189,31 +189,42 @@ static inline void each(int64_t count, Operand from, int32_t* to, Function funct
   }
 }
 
-// The same of a function with a first try, where that does not settle the results.  `count` is a
-// multiple of kPart; where there are fewer elements than are tried, the last are tried again.
+// Runs run(from, to, count) on whole steps of so many elements, and on a last one of what is left,
+// which it fills with the last elements.  `count` is a multiple of kPart.
+template <int64_t kStep, class Run>
+static inline void in_steps(int64_t count, Operand from, int32_t* to, Run run) {
+  int32_t some[kStep];
+  const int64_t whole = from.same ? 0 : count / kStep * kStep, left = count - whole;
+  const int32_t* in = from.at;
+  int32_t* out = to;
+  for (int64_t here = whole; true; here = kStep) {
+    run(in, out, here);  // in one place, since it is long
+    if (in == some || left == 0) break;
+    in = out = some;
+    for (int64_t k = 0; k < kStep; k += kPart) {
+      const int64_t at = from.same ? 0 : whole + std::min(k, left - kPart);
+      __builtin_memcpy(some + k, from.at + at, 4 * kPart);
+    }
+  }
+  for (int64_t k = 0; k < left; k += kPart) {
+    __builtin_memcpy(to + whole + k, some + (from.same ? 0 : k), 4 * kPart);
+  }
+}
+
+// The same of a function with a first try, where that does not settle the results.
 template <class First, class Function>
 static inline void each(int64_t count, Operand from, int32_t* to, First first, Function function) {
   constexpr int64_t kElements = sizeof(Narrow) / sizeof(float);
-  for (int64_t i = 0; i < count; i += kElements) {
-    const int64_t here = std::min(kElements, count - i);
-    const int64_t begin = from.same ? 0 : i, last = from.same ? 0 : here - kPart;
-    Narrow x;
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < kSeveral; ++k) {
-      const int32_t* const at = from.at + begin + std::min(k * kPart, last);
-      __builtin_memcpy(&x.part[k], at, 4 * kPart);
-    }
-    const auto tried = first(x);
-    if (!tried.settled) {
-      each(here, {from.at + begin, from.same}, to + i, function);
-    } else if (here == kElements) {
-      store(to + i, tried.y);
-    } else {
-      for (int64_t k = 0; k * kPart < here; ++k) {
-        __builtin_memcpy(to + i + k * kPart, &tried.y.part[k], 4 * kPart);
+  in_steps<kElements>(count, from, to, [&](const int32_t* in, int32_t* out, int64_t here) {
+    for (int64_t i = 0; i < here; i += kElements) {
+      for (; i < here; i += kElements) {
+        const auto tried = first(load(in + i));
+        if (!tried.settled) break;
+        store(out + i, tried.y);
       }
+      if (i < here) each(kElements, {in + i, false}, out + i, function);
     }
-  }
+  });
 }
 
 // The same of a function of two operands.
