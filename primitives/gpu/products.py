@@ -368,10 +368,12 @@ def _tile(g: int, m: int, n: int, tiles, programs: int) -> tuple[int, int]:
 
 
 def _programs(strides: _Strides, tile: tuple[int, int]) -> int:
+    """How many tiles there are."""
     return strides.g * _count(strides.m, tile[0]) * _count(strides.n, tile[1])
 
 
 def _tile_of_chains(strides: _Strides) -> tuple[int, int]:
+    """Outputs of a tile of chains of FMAs."""
     outputs = strides.g, strides.m, strides.n
     largest, usual = (_tile(*outputs, _TILES[i : i + 1], 0) for i in (0, 2))
     are_neighbours = merged(strides.lhs["m"]) == [(strides.m, 1)]

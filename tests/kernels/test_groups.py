@@ -307,6 +307,39 @@ def test_zeros_that_are_added(dtype):
         assert_same_bits(with_kernel(function, x), expected, name)
 
 
+def test_what_need_not_be_computed():
+    """Double signs, magnitudes of negated numbers, differences to zero, constant selections."""
+
+    def function(x, y):
+        infinity = jax.numpy.float32(np.inf)
+        return {
+            "twice": lax.neg(lax.neg(x)) * y,
+            "magnitude": abs(-x) + jax.numpy.exp(-abs(x)),
+            "difference": (x - 0.0) * y,
+            "NaN": jax.numpy.where(-x != -x, y, x * y),
+            "constant": jax.numpy.where(infinity == jax.numpy.float32(2), x, y * y),
+            "softplus": jax.nn.softplus(x) * y + jax.nn.softplus(-x),
+        }
+
+    x, y = floats(3000, 3), floats(3000, 4)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+    emit = bytecode.Bytecode()
+    x = emit.read(bytecode.Place.along("x", ()), np.dtype(np.float32), True)
+    negative, zero, one = emit("neg", x), emit.constant(0), emit.constant(0x3F800000)
+    magnitude = emit.constant(0x7FFFFFFF)
+    assert emit("neg", negative) == x == emit("sub", x, zero)
+    assert emit("bitwise_and", negative, magnitude) == emit("bitwise_and", x, magnitude)
+    assert emit("ne", negative, negative) == emit("ne", x, x)
+    assert emit("select", emit("lt", zero, one), negative, x) == x
+    assert emit("select", emit("eq", zero, one), negative, x) == negative
+    # Negative control: these are others.
+    others = emit("sub", zero, x), emit("sub", x, one), emit("ne", negative, x), emit("lt", x, one)
+    assert len({x, negative, zero, one, magnitude, *others}) == 9
+
+
 def test_quotients_next_to_the_middle_of_two_numbers():
     """A / B with A 2**25 = M B - 1 or + 1, M odd and of 25 bits, is as close to one as there is."""
     divide = repjax.reproducible(lambda x, y: x / y)

@@ -84,7 +84,7 @@ constexpr int64_t kUnpackedRows = 32;  // too few rows to repay packing
 constexpr int64_t kRowsAcross = 4;     // nor that of columns whose terms lie together,
 constexpr int64_t kTermsAcross = 4096;  // which are read to their end
 constexpr int64_t kLeastRows = 7;      // of a block
-constexpr int64_t kSmallColumns = 1024;  // of a product that is not divided
+constexpr int64_t kSmallColumns = 1024;  // of a small product, if their terms lie together
 // Terms of a left row that lie so far apart share sets of the L1 cache, and few tiles take what a
 // cache line has: where so many panels read them, they are put together.
 constexpr int64_t kFar = 512, kPanels = 4;
@@ -281,7 +281,9 @@ struct Small {
     const bool terms_together = n.of_term == 1 || terms == 1;
     if (n.apart != 1 && n.size != 1) return Way::kNone;
     if (n.step == 1 && n.size >= set.lanes) return Way::kTiles;
-    if (terms_together && n.size >= set.lanes && m.size <= kRowsAcross) return Way::kAcross;
+    if (terms_together && n.size >= set.lanes && n.size <= kSmallColumns && m.size <= kRowsAcross) {
+      return Way::kAcross;
+    }
     if (n.step == 1 || n.size == 1) return Way::kNarrow;
     return terms_together && (m.of_term == 1 || terms == 1) && m.size * n.size <= 2 * set.lanes
                ? Way::kChains
@@ -398,7 +400,7 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
     *out = guarded(set.chain[0](lhs, rhs, terms, 0));
     return done();
   }
-  if (terms > kTerms || std::max(sizes[kM], sizes[kN]) > kSmallColumns) return false;
+  if (terms > kTerms) return false;
   const auto side = [&](const float* from, int d, int of) {
     return Small::Side{from,           sizes[d],        strides[kG][of],
                        strides[d][of], strides[kK][of], strides[d][kOut]};
