@@ -139,8 +139,8 @@ def test_both_backends(target):
 
 @compiles
 def test_large_products():
-    """In tiles of 128 x 128 by 256 threads; int8 ones by groups of warps."""
-    names = ["sequential NN", "sequential odd", "order_independent NN"]
+    """In tiles of 64 x 64 by 128 threads, or of 128 x 128 by 256; int8 ones by groups of warps."""
+    names = ["sequential NN", "sequential TN", "sequential odd", "order_independent NN"]
     assert_clean(command("--targets", "sm_90", "--large", "--only", *names), len(names))
 
 
