@@ -59,14 +59,6 @@ def _integer_pow(emit, equation, x):
     return power if y > 0 else emit("div", one, power)
 
 
-def _add(emit, equation, x, y):
-    # Zero adds nothing to canonical numbers: scatter-adds to zeros, as of gradients, are this.
-    zero = emit.constants.get(0)
-    if zero in (x, y):
-        return y if x == zero else x
-    return emit("add", x, y)
-
-
 def _add_n(emit, equation, *terms):
     # What is rounded once more is rounded to odd.
     halves = equation.outvars[0].aval.dtype in HALVES
@@ -155,8 +147,7 @@ def _rounding(function: _Function, ending: str = "flush") -> _Function:
 
 
 _FLOATS: dict[str, _Function] = {
-    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "sub", "neg")},
-    PREFIX + "add": _rounding(_add),
+    **{PREFIX + name: _rounding(_plain(name)) for name in ("canonicalize", "add", "sub", "neg")},
     PREFIX + "leave": _plain("canonicalize"),
     **{PREFIX + name: _rounding(_plain(name), "guard") for name in ("mul", "div", "sqrt")},
     PREFIX + "square": _rounding(lambda emit, equation, x: emit("mul", x, x), "guard"),
@@ -332,13 +323,16 @@ class Bytecode:
     def _known(self, operation: str, operands: tuple[int, ...]) -> int | None:
         """The value of an instruction that need not be, for operands that are canonical.
 
-        Softplus and the logistic function of x and of -x, as a cross-entropy of two classes has
-        them, have their exponential and logarithm in common then.
+        Scatter-adds to zeros, as of gradients, are what is added; softplus of x and of -x, as a
+        cross-entropy of two classes has them, have an exponential and a logarithm in common.  Where
+        values have widths, none becomes a constant, which has that of its first use.
         """
         x, y = (operands * 2)[:2]
         if operation == "canonicalize":
             return x if x in self._canonical_floats else None
-        if operation == "sub":
+        if operation == "add" and self._bits.get(x) == 0:
+            return y
+        if operation in ("add", "sub"):
             return x if self._bits.get(y) == 0 else None
         if operation == "select":
             if x in self._bits and not self._rows:
