@@ -18,11 +18,7 @@ _FEW = 32
 
 
 def _unguarded(body):
-    """The body without the 64-bit guard, since float32 operations of CPUs round correctly too.
-
-    LLVM narrows them where that is so.  XLA makes of a division by a constant a product with its
-    reciprocal in float64, within 2**-52 of the quotient: which lies at least 2**-49 of itself
-    from the middle of two float32 numbers, X / C of 24 bits from m of 25, since X - m C is not 0.
+    """The body without the 64-bit guard, for LLVM to narrow to float32 where that is the same.
 
     None from jax 0.11 on: of some loops with such divisions and few iterations, LLVM's vectorizer
     there asks the users of each value, and theirs, which takes exponential time: hours for a
@@ -33,7 +29,28 @@ def _unguarded(body):
     return functools.partial(body, narrowed=lambda x: x)
 
 
-div = _unguarded(div_body)
+_div_by_number = _unguarded(div_body) or div_body
+
+
+def _unseen(x):
+    """``x``, of which LLVM sees what it is, and XLA only that it is another at each position."""
+    axes = [d for d, n in enumerate(x.shape) if n > 1]
+    position = sum(lax.broadcasted_iota(np.int32, x.shape, d) for d in axes)
+    return canonical.from_bits((canonical.bits(x) ^ position) ^ position, x.dtype)
+
+
+def div(x, y):
+    """In float32, where the instruction of CPUs rounds correctly, unless ``y`` is a number.
+
+    XLA makes of a division by a number a product with its reciprocal, which is right in float64:
+    within 2**-52 of the quotient, which lies at least 2**-49 of itself from the middle of two
+    float32 numbers, X / C of 24 bits from m of 25, since X - m C is not 0.  In float32 it is not
+    right, so that XLA may not see of what ``y`` is made, such as of a number or of a root.
+    """
+    if y.size == 1:
+        return _div_by_number(x, y)
+    x, y = canonical.broadcast(x, y)
+    return canonical.guard(lax.div(x, _unseen(y)))
 
 
 def sqrt(x):

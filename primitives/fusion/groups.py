@@ -51,7 +51,7 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
-from repjax.primitives.fusion.exits import with_exits
+from repjax.primitives.fusion.exits import enter_p, with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
@@ -184,8 +184,9 @@ class Group(_SameAsOthers):
         return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
 
 
-#: What makes moved views, or moves within rows.
+#: What makes moved views, or moves within rows; of these what has several parts.
 _MOVES = frozenset(("slice", "concatenate", "pad"))
+_JOINS = _MOVES - {"slice"}
 #: Parameters that are the shape of an equation's result.
 _SHAPES = ("shape", "new_sizes")
 
@@ -504,7 +505,7 @@ class _Plan:
             if not self._updates(group) and _pays(self.kernels, group, neighbours):
                 for_kernel[level].append(group)
             else:
-                group = self._with_entries_apart(group, entries)
+                group = _entering(self._with_entries_apart(group, entries))
                 found.append((level, 0, group))
         for_kernel[0] += entries.values()
         found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items() if groups)
@@ -631,6 +632,41 @@ def _loops(equations) -> list[Any]:
     return [e for e in equations if e is not None and e.primitive.name not in _CALLS]
 
 
+#: Rounded operations, whose NaNs need not be canonical.
+_ROUNDED = frozenset(PREFIX + x for x in "add sub mul div neg sqrt square integer_pow".split())
+
+
+def _ends_in_zero(equation) -> bool:
+    """Whether it makes 0 of a subnormal operand too: squares and products with at most 1."""
+    name, params = equation.primitive.name.removeprefix(PREFIX), equation.params
+    if name == "integer_pow":
+        return params["y"] > 1
+    if name != "mul":
+        return name == "square"
+    literals = [x.val for x in equation.invars if isinstance(x, Literal)]
+    return equation.invars[0] is equation.invars[1] or any(abs(x) <= 1 for x in literals)
+
+
+def _entering(group: Group) -> Group:
+    """The same for XLA, its inputs made canonical only as far as is needed for what it computes."""
+    read: dict[Any, Any] = {}
+    equations = []
+    for equation in group.eqns:
+        invars = [read.get(x, x) if not isinstance(x, Literal) else x for x in equation.invars]
+        equation = equation.replace(invars=invars)
+        (result,) = equation.outvars
+        users = [e for e in group.eqns if result in variables(e.invars)]
+        is_entry = is_canonicalize(equation) and result.aval.dtype == np.float32
+        if is_entry and result not in group.outvars and users:
+            if all(map(_ends_in_zero, users)):
+                read[result] = invars[0]
+                continue
+            if all(e.primitive.name in _ROUNDED for e in users):
+                equation = equation.replace(primitive=enter_p, params={})
+        equations.append(equation)
+    return dataclasses.replace(group, eqns=tuple(equations))
+
+
 def _cost(kernels: Kernels, equations) -> int:
     """What an element of these equations costs, in additions."""
     return sum(_LONG if kernels.is_long(e) else 1 for e in equations if kernels.is_elementwise(e))
@@ -647,6 +683,8 @@ def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
     cost = _cost(kernels, group.eqns)
     if group.moved:  # in XLA's loops these are branches, for each element
         return cost > 0 and size <= 4 * kernels.large
+    if any(e.primitive.name in _JOINS for e in group.eqns):  # and these
+        return True
     if size <= _SMALL or (size <= 16 * kernels.large and cost >= _LONG):
         return True
     if size <= kernels.large and cost >= _MANY:

@@ -293,7 +293,12 @@ def _quotient(context, operands, params):
     return _integer_quotient(*operands)
 
 
-plain_rule("integer_pow", integer_pow_p, keep=("y",))
+@rule("integer_pow")
+def _power(context, operands, params):
+    require_format(context, operands)
+    return operands[0] if params["y"] == 1 else integer_pow_p.bind(*operands, y=params["y"])
+
+
 plain_rule("reduce_precision", reduce_precision_p, keep=("exponent_bits", "mantissa_bits"))
 
 

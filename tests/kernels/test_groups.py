@@ -24,7 +24,7 @@ from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.define import PRIMITIVES
 from repjax.primitives.cpu import bytecode, library, write_elementary
 from repjax.primitives.cpu import groups as kernel
-from repjax.primitives.fusion import rows
+from repjax.primitives.fusion import groups, rows
 from repjax.verify import conformance
 
 pytestmark = pytest.mark.skipif(
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 KERNEL = "custom_call @repjax_elementwise"
-#: Around the sizes of vectors and of blocks (2,048), and enough for several threads.
-SIZES = [1, 3, 16, 17, 1500, 2047, 2048, 2049, 3000, 30_000]
+#: Around the sizes of vectors and of blocks (1,024), and enough for several threads.
+SIZES = [1, 3, 16, 17, 1023, 1024, 1025, 1500, 2049, 30_000]
 
 
 @pytest.fixture(autouse=True)
@@ -768,6 +768,69 @@ def test_one_that_is_not_canonical(special):
     expected = without_kernel(function, x, y)
     for name in each_instruction_set():
         assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+@pytest.mark.parametrize("special", [1e-40, -1e-40, -0.0, np.nan, -np.nan, np.inf], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x + y, x * y - x, x / y),
+        lambda x, y: (y / x, y - 1),  # not as they are: 1 / -0 is another than 1 / +0
+        lambda x, y: (lax.sqrt(x), (x + 1) / 3),
+    ],
+    ids=["divided", "divisor", "root"],
+)
+def test_one_of_rounded_arithmetic_that_is_not_canonical(special, function):
+    """Which takes all inputs as they are, but for divisors."""
+    x, y = normal(7000, 1), normal(7000, 2)
+    x[[0, 3071, 5000, 6999]] = special
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+ENTERING = {  # how inputs are made canonical: at all, and but for their NaNs
+    "squares": (lambda x, y: x**2 - y * y, 0, 0),
+    "products with at most 1": (
+        lambda x, y: 0.5 * x + y * -1.0 + lax.integer_pow(x, 1) * 0.1,
+        0,
+        0,
+    ),
+    "products with more": (lambda x, y: 1.5 * x + y * y, 0, 1),
+    "products with a number": (lambda x, y, c: 0.5 * x + c * x + y, 0, 3),
+    "arithmetic": (lambda x, y: (x + y) / lax.sqrt(x) - -y, 0, 2),
+    "comparisons": (lambda x, y: lax.select(x > 0, x, y * y), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", ENTERING)
+def test_how_xla_reads_inputs(name, monkeypatch):
+    """What is not canonical is made so only as far as it matters to what is computed of it."""
+    function, *numbers = ENTERING[name]
+    few, size = slice(1 << 10), 4 * library.LARGE + 1
+    x, y = (np.resize(floats(1 << 10, seed), size) for seed in (1, 2))
+    args = (x, y, np.float32(1.5))[: 3 if "number" in name else 2]
+    entering, names = groups._entering, []
+
+    def noted(group):
+        group = entering(group)
+        names.extend(e.primitive.name for e in group.eqns)
+        return group
+
+    results = []
+    for enter in (noted, lambda group: group):
+        monkeypatch.setattr(groups, "_entering", enter)
+        results.append(repjax.reproducible(lambda *xs: function(*xs))(*args)[few])
+    assert [names.count(f"repjax_{how}") for how in ("canonicalize", "enter")] == numbers
+    assert_same_bits(*results)
+
+
+def test_inputs_that_stay_as_they_are_are_caught(monkeypatch):
+    """A negative control: a magnitude is no rounded operation."""
+    monkeypatch.setattr(groups, "_ends_in_zero", lambda equation: True)
+    x = np.resize(np.float32([1e-40, -0.0, 1.0]), 4 * library.LARGE + 1)
+    found = repjax.reproducible(lambda x: lax.abs(x))(x)
+    assert not same_bits(found[:3], np.float32([0, 0, 1]))
 
 
 def test_donated_operands_become_results():

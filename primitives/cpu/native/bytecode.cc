@@ -435,7 +435,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const bool is_last = made_canonical(i);
       const int64_t written = is_last ? code.instructions[i + 1].to : x.to;
       int32_t* const there = to[written];
-      if (is_last && is_looked_at(operation) &&
+      const bool by_number = operation == Operation::div && b.same;  // which `apply` does faster
+      if (is_last && is_looked_at(operation) && !by_number &&
           set.apply_and_look(operation, all, a, b, c, there)) {
         at[written] = result = {there, false};
         done += cost(Operation(code.instructions[++i].operation));

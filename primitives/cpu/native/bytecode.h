@@ -39,7 +39,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 2048;  // elements of a register, at most
+constexpr int64_t kBlock = 1024;  // elements of a register, at most
 
 constexpr int64_t bytes_of(Storage storage) {
   return storage == kWord ? 4 : storage == kHalf ? 2 : 1;

@@ -228,6 +228,12 @@ static bool apply_and_look(Operation operation, int64_t count, Operand a, Operan
     case Operation::mul:
       each([](Bits x, Bits y, Bits) { return guard(as<Vector>(x) * as<Vector>(y)); });
       break;
+    case Operation::div:
+      each([](Bits x, Bits y, Bits) { return guard(as<Vector>(x) / as<Vector>(y)); });
+      break;
+    case Operation::sqrt:
+      each([](Bits x, Bits, Bits) { return guard(root(as<Vector>(x))); });
+      break;
     case Operation::select:
       each([](Bits x, Bits y, Bits z) { return where(x, z, y); });
       break;

@@ -254,7 +254,8 @@ inline int64_t cost(Operation operation) {
 // Of which Elementwise::apply_and_look knows more than `apply`.
 inline bool is_looked_at(Operation operation) {
   return operation == Operation::add || operation == Operation::sub ||
-         operation == Operation::mul || operation == Operation::select;
+         operation == Operation::mul || operation == Operation::div ||
+         operation == Operation::sqrt || operation == Operation::select;
 }
 
 constexpr int kMostTerms = 8;  // of add_n

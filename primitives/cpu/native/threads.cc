@@ -44,7 +44,7 @@ struct Work {
   }
 
  private:
-  static constexpr int kLooks = 1 << 8;
+  static constexpr int kLooks = 1 << 10;
 };
 
 }  // namespace
