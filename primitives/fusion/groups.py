@@ -633,7 +633,9 @@ def _loops(equations) -> list[Any]:
 
 
 #: Rounded operations, whose NaNs need not be canonical.
-_ROUNDED = frozenset(PREFIX + x for x in "add sub mul div neg sqrt square integer_pow".split())
+_ROUNDED = frozenset(
+    f"{PREFIX}{name}" for name in ("add", "sub", "mul", "div", "neg", "sqrt", "square", "integer_pow")
+)
 
 
 def _ends_in_zero(equation) -> bool:
