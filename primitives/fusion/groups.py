@@ -634,8 +634,7 @@ def _loops(equations) -> list[Any]:
 
 #: Rounded operations, whose NaNs need not be canonical.
 _ROUNDED = frozenset(
-    f"{PREFIX}{name}"
-    for name in ("add", "sub", "mul", "div", "neg", "sqrt", "square", "integer_pow")
+    PREFIX + name for name in ("add", "sub", "mul", "div", "neg", "sqrt", "square", "integer_pow")
 )
 
 
