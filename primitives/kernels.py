@@ -31,7 +31,12 @@ from repjax.primitives.cpu import (
     sums,
 )
 from repjax.primitives.cpu.takes import CPU
-from repjax.primitives.fusion.entries import RAW_SCATTERS, in_entries, raw_dot_general_p
+from repjax.primitives.fusion.entries import (
+    RAW_SCATTERS,
+    canonicalize_in_place_p,
+    in_entries,
+    raw_dot_general_p,
+)
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.rows import fuse, rows_p
@@ -97,6 +102,7 @@ _ON_ONE_DEVICE = {
     eigen.eigh_p: linalg.eigh,
     eigen.svd_p: linalg.svd,
     fourier_p: fourier.transform,
+    canonicalize_in_place_p: groups.canonicalize_in_place,
     groups_p: groups.evaluate,
     group_sum_p: groups.evaluate_sum,
     rows_p: rows.evaluate,

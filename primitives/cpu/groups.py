@@ -117,6 +117,11 @@ def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
     return [results[v] for group in groups for v in group.outvars]
 
 
+def canonicalize_in_place(x):
+    result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.ffi.ffi_call("repjax_canonicalize", result, input_output_aliases={0: 0})(x)
+
+
 def evaluate_sum(*operands, sum: Sum):
     by_variable = dict(zip(sum.group.invars, operands, strict=True))
     roots, code = encode(sum.group)

@@ -31,6 +31,7 @@ from repjax.primitives.cpu import sources as native_sources
 #: The names of the kernels in XLA and in the library.
 _TARGETS = (
     "repjax_cholesky",
+    "repjax_canonicalize",
     "repjax_elementwise",
     "repjax_exact_cumsum",
     "repjax_exact_product",

@@ -44,6 +44,11 @@ _TYPES = (np.float32, np.complex64)
 _TAKING = frozenset(("gather", "slice", "dynamic_slice"))
 
 
+#: Operations that write to some places of their first operand, and where else they have elements
+#: from.  XLA writes them in the operand's place, if nothing else reads it.
+WRITING = {"dynamic_update_slice": 1, PREFIX + "scatter": 2}
+
+
 class _Raw:
     """An input, or what an operation has moved of one; each form of it is made when it is needed.
 
@@ -58,6 +63,10 @@ class _Raw:
     @functools.cached_property
     def raw(self):
         return self._make()
+
+    @functools.cached_property
+    def in_place(self):
+        return canonicalize_in_place_p.bind(self.raw)
 
     @functools.cached_property
     def canonical(self):
@@ -204,6 +213,8 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
             operands = [*map(read, equation.invars[:2]), seen[2].raw]
             scatter = RAW_SCATTERS[equation.primitive]
             results = [scatter.bind(*operands, raw=(False, False, True), **equation.params)]
+        elif any(raw) and raw[0] and equation.primitive.name in WRITING:
+            results = _bind(equation, [seen[0].in_place, *map(read, equation.invars[1:])])
         elif any(raw) and raw[0] and _is_move(equation):
             results = [seen[0].moved(equation, list(map(read, equation.invars[1:])))]
         else:
@@ -330,3 +341,14 @@ def _of_raw_operands(primitive: Primitive) -> Primitive:
 raw_dot_general_p = _of_raw_operands(dot_general_p)
 #: By the scatters of canonical updates.
 RAW_SCATTERS = {p: _of_raw_operands(p) for p in (scatter_add_p, scatter_max_p, scatter_min_p)}
+
+#: An input made canonical in its own memory, or where XLA copies it to if others need it too.
+canonicalize_in_place_p = Primitive(PREFIX + "canonicalize_in_place")
+canonicalize_in_place_p.def_impl(canonicalize)
+canonicalize_in_place_p.def_abstract_eval(lambda x: x)
+_options = {"primitive": canonicalize_in_place_p, "equations": canonicalize}
+_rule = functools.partial(_lower, **_options)
+mlir.register_lowering(canonicalize_in_place_p, _rule)
+_rule = functools.partial(_rule, platform="cpu")
+mlir.register_lowering(canonicalize_in_place_p, _rule, platform="cpu")
+batching.defvectorized(canonicalize_in_place_p)

@@ -14,7 +14,7 @@ import functools
 from typing import Any
 
 import jax
-from jax.extend.core import Literal, Primitive
+from jax.extend.core import Literal, Primitive, Var
 from jax.interpreters import batching, mlir
 
 from repjax.primitives.core import canonical
@@ -23,7 +23,12 @@ from repjax.primitives.core.jax_internals import prim_requires_devices_during_lo
 from repjax.primitives.core.programs import bind_equation, settled
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
-from repjax.primitives.fusion.entries import RAW_SCATTERS, raw_dot_general_p
+from repjax.primitives.fusion.entries import (
+    RAW_SCATTERS,
+    WRITING,
+    canonicalize_in_place_p,
+    raw_dot_general_p,
+)
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
@@ -52,7 +57,7 @@ def _sources(jaxpr) -> dict[Any, Any]:
         x, result = (atoms[0] if atoms else None for atoms in (equation.invars, equation.outvars))
         is_literal = isinstance(x, Literal)
         is_known, source = is_literal or x in sources, None if is_literal else sources.get(x)
-        if is_canonicalize(equation):
+        if is_canonicalize(equation) or equation.primitive is canonicalize_in_place_p:
             sources[result] = None
         elif _ends_canonical(equation, is_known and source is None):
             sources[result] = result
@@ -61,8 +66,41 @@ def _sources(jaxpr) -> dict[Any, Any]:
     return sources
 
 
+def _writes(equation) -> bool:
+    """Whether it writes few elements to some places of an array of numbers."""
+    if equation.primitive.name not in WRITING:
+        return False
+    array, written = (equation.invars[i].aval for i in (0, WRITING[equation.primitive.name]))
+    return array.dtype in canonical.FORMATS and 2 * written.size <= array.size
+
+
+def _writing_canonical(jaxpr):
+    """The program in which what is written to some places of a canonical array is canonical.
+
+    And the results of that, in which nothing else is to be made canonical.
+    """
+    known = {v for v, source in _sources(jaxpr).items() if source is None}
+    written, equations = set(), []
+    for equation in jaxpr.eqns:
+        array = set(variables(equation.invars[:1]))
+        if _writes(equation) and array <= known | written:
+            at = WRITING[equation.primitive.name]
+            x, made = equation.invars[at], Var(equation.invars[at].aval)
+            if x not in known | written:
+                leaving = {"primitive": leave_p, "params": {}, "invars": [x], "outvars": [made]}
+                equations.append(equation.replace(**leaving))
+                invars = [*equation.invars[:at], made, *equation.invars[at + 1 :]]
+                equation = equation.replace(invars=invars)
+            written.update(equation.outvars)
+        elif is_move(equation) and array and array <= written:
+            written.update(equation.outvars)
+        equations.append(equation)
+    return jaxpr.replace(eqns=equations), written
+
+
 def with_exits(jaxpr, kernels: Kernels):
     """The program in which others read results as they leave it, and kernels end with theirs."""
+    jaxpr, written = _writing_canonical(jaxpr)
     returned, sources = set(variables(jaxpr.outvars)), _sources(jaxpr)
     inputs = {*jaxpr.invars, *jaxpr.constvars}
     elementwise = (e for e in jaxpr.eqns if kernels.is_elementwise(e) and not is_canonicalize(e))
@@ -74,7 +112,9 @@ def with_exits(jaxpr, kernels: Kernels):
         (x,), (result,) = equation.invars, equation.outvars
         if isinstance(x, Literal):
             continue
-        if sources.get(x) is not None:
+        if x in written:
+            read[result] = read.get(x, x)
+        elif sources.get(x) is not None:
             ending.add(sources[x])
             read[result] = read.get(x, x)
         elif x in by_loops and (x in leaving or result in returned):

@@ -306,3 +306,111 @@ def test_vmap():
     w, _, x, _ = arguments()
     function = repjax.reproducible(lambda w, xs: jax.vmap(lambda x: x @ w)(xs))
     assert_same_bits(function(w, x), function(canonical(w), canonical(x)))
+
+
+# --- arrays of which some places are written ------------------------------------------------
+
+#: A cache of an odd size, so that vectors and blocks of it are not full.
+CACHE = (7, 1031, 19)
+
+
+def placed(cache, new, at):
+    """Rows for each document, as those of a language model's cache."""
+    return cache.at[jnp.arange(7)[:, None], at].set(new, mode="drop")
+
+
+def updated(cache, new, at):
+    return lax.dynamic_update_slice(cache, new[:, :1] * 2, (0, at[0, 0], 0))
+
+
+def placed_twice(cache, new, at):
+    return placed(placed(cache, new, at).reshape(CACHE), -new, at + 5)
+
+
+def placed_by_batch(cache, new, at):
+    return jax.vmap(lambda c, x, i: c.at[i].set(x))(cache, new, at)
+
+
+def placed_in_loop(cache, new, at):
+    return lax.fori_loop(0, 3, lambda i, c: placed(c, new * i, at + i), cache)
+
+
+def placed_and_read(cache, new, at):
+    after = placed(cache, new, at)
+    return after, (after * after).sum(), cache + 1, jnp.einsum("bnd,bmd->bnm", new, after)
+
+
+def mostly_written(cache, new, at):
+    return lax.dynamic_update_slice(cache, jnp.tile(new, (1, 500, 1)), (0, 9, 0))
+
+
+WRITING = [placed, updated, placed_twice, placed_by_batch, placed_in_loop, placed_and_read]
+
+
+def cache_and_rows():
+    rng = np.random.default_rng(5)
+    cache, new = raw_data(rng, CACHE), raw_data(rng, (7, 2, 19))
+    cache[3, 1030] = cache[6, 1030] = new[0, 0] = np.uint32(0xFFABCDEF).view(np.float32)  # a NaN
+    return cache, new, rng.integers(0, 1000, (7, 2)).astype(np.int32)
+
+
+@pytest.mark.parametrize("program", [*WRITING, mostly_written], ids=lambda f: f.__name__)
+def test_what_is_written_to_inputs(program, monkeypatch):
+    cache, new, at = cache_and_rows()
+    before = cache.copy()
+    donating = repjax.reproducible(lambda *xs: program(*xs), donate_argnums=0)
+    for _ in each_instruction_set():
+        results = [
+            repjax.reproducible(lambda *xs: program(*xs))(cache, new, at),
+            donating(jnp.array(cache), new, at),
+            repjax.reproducible(lambda *xs: program(*xs))(canonical(cache), canonical(new), at),
+        ]
+    with repjax.enabled():
+        results.append(jax.jit(lambda *xs: program(*xs))(cache, new, at))
+    monkeypatch.setattr(library, "available", lambda: False)
+    expected = repjax.reproducible(lambda *xs: program(*xs))(cache, new, at)
+    assert np.isnan(expected[0] if isinstance(expected, tuple) else expected).any()
+    for actual in results:
+        assert_same_bits(actual, expected)
+    assert_same_bits(cache, before)  # what is not donated stays as it is
+
+
+@pytest.mark.parametrize("program", [placed, updated, placed_twice], ids=lambda f: f.__name__)
+def test_no_cache_is_copied(program, monkeypatch):
+    """The memory of a donated one is that of the result, without a pass that writes it."""
+    args = cache_and_rows()
+    assert passes(program, *args) == 0
+    function = repjax.reproducible(lambda *xs: program(*xs), donate_argnums=0)
+    compiled = function.lower(*args).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < args[0].nbytes / 2
+    monkeypatch.setattr(entries, "SMALL", 1 << 30)  # all inputs are
+    monkeypatch.setattr(exits, "WRITING", {})
+    assert passes(program, *args) > 0
+
+
+def test_what_is_written_has_one_nan(monkeypatch):
+    """A negative control: of what is not made canonical before it is written."""
+    cache, new, at = cache_and_rows()
+    payload = np.uint32(0x7FABCDEF).view(np.float32)
+    new[:] = payload
+
+    def program(cache, new, at):
+        return placed(cache, jnp.where(at[..., None] < 0, new, -new), at)
+
+    def is_canonical():
+        result = np.asarray(repjax.reproducible(lambda *xs: program(*xs))(cache, new, at))
+        return np.array_equal(result.view(np.uint32), canonical(result).view(np.uint32))
+
+    assert is_canonical()
+    changed = exits._writing_canonical
+    monkeypatch.setattr(exits, "_writing_canonical", lambda jaxpr: (jaxpr, changed(jaxpr)[1]))
+    assert not is_canonical()
+
+
+def test_caches_on_several_devices():
+    """Where XLA splits them, they are made canonical by a pass."""
+    cache, new, at = cache_and_rows()
+    expected = repjax.reproducible(placed)(cache, new, at)
+    mesh = jax.make_mesh((1,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    parts = jax.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    assert_same_bits(repjax.reproducible(placed)(jax.device_put(cache, parts), new, at), expected)

@@ -1,4 +1,5 @@
-// Fused groups (repjax_elementwise): connected elementwise operations, as bytecode.
+// Fused groups (repjax_elementwise): connected elementwise operations, as bytecode; and
+// repjax_canonicalize, which makes an array canonical where it is.
 //
 // The names of the call and of its attribute stay as they are: the certificates in docs/proofs name
 // a program, in which they stand, by its digest.
@@ -98,6 +99,34 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
                      encoded);
 }
 
+// Where elements are not canonical, which is rare, since what this library makes is.
+ffi::Error canonicalize(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
+                        ffi::ResultBuffer<ffi::F32> result) {
+  constexpr int64_t kTogether = 1 << 12, kMostLanes = 16;
+  const Elementwise& set = instruction_set().elementwise;
+  const int64_t size = x.element_count(), lanes = set.lanes;
+  auto* const to = reinterpret_cast<int32_t*>(result->typed_data());
+  if (result->typed_data() != x.typed_data()) {  // XLA has them in one place
+    return ffi::Error::InvalidArgument("the result is not in the place of the operand");
+  }
+  share(&pool, blocks_of(size, kTogether), size, kThread, [=, &set](int64_t i) {
+    const IeeeArithmetic ieee;
+    int32_t* const y = to + i * kTogether;
+    const int64_t count = std::min(kTogether, size - i * kTogether), whole = count & -lanes;
+    if (set.are_canonical && whole > 0 && set.are_canonical(count, y)) return;
+    const auto apply = [&](int64_t count, int32_t* y) {
+      const Operand operand = {y, false};
+      set.apply(Operation::canonicalize, count, operand, operand, operand, y);
+    };
+    apply(whole, y);
+    int32_t rest[kMostLanes] = {};
+    std::copy(y + whole, y + count, rest);
+    apply(lanes, rest);
+    std::copy_n(rest, count - whole, y + whole);
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace repjax
 
@@ -107,3 +136,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_elementwise, repjax::handle,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<ffi::Span<const int64_t>>("programs"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_canonicalize, repjax::canonicalize,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
