@@ -441,6 +441,21 @@ def language_model(full: bool = False) -> list[Case]:
         at, cache = np.full((count, 1), 100, np.int32), shape.model.make_cache(count, 128)
         return program, (start()[1], shape.tokens(count, 1), at, cache)
 
+    def generate(count):
+        """The same as a sampler does it, which gives its cache away."""
+        program, (params, tokens, at, _) = decode(count)
+
+        def call(jit):
+            step, cache = jit(program, donate_argnums=3), [shape.model.make_cache(count, 128)]
+
+            def token():
+                logits, cache[0] = step(params, tokens, at, cache[0])
+                return logits
+
+            return token
+
+        return call(jax.jit), call(repjax.reproducible)
+
     def adamw():
         params, optimizer = start()[1], optax.adamw(3e-4)
 
@@ -464,6 +479,10 @@ def language_model(full: bool = False) -> list[Case]:
         case(f"training step, {batch}", step, bar=1.1),
         case(f"forward pass, {batch}", forward, bar=1.1),
         *(case(f"decode a token, batch {n}", decode, n, bar=1.1) for n in (1, 8, 64)),
+        *(
+            Case(f"generate a token, batch {n}", functools.partial(generate, n), 1.1)
+            for n in (1, 8, 64)
+        ),
         case("AdamW alone", adamw, bar=1.1),
         case(f"gradient of the embedding, {rows} tokens", lookup, bar=1.2),
         given(f"logits {rows} x {width} x {words}", _transposed, x, table, bar=1.1),
