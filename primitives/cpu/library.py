@@ -30,8 +30,8 @@ from repjax.primitives.cpu import sources as native_sources
 
 #: The names of the kernels in XLA and in the library.
 _TARGETS = (
-    "repjax_cholesky",
     "repjax_canonicalize",
+    "repjax_cholesky",
     "repjax_elementwise",
     "repjax_exact_cumsum",
     "repjax_exact_product",

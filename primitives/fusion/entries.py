@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend.core import Literal, Primitive
 from jax.interpreters import batching, mlir
 
+from repjax.primitives.core import canonical
 from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
 from repjax.primitives.core.tables import PREFIX
@@ -42,7 +43,6 @@ _TYPES = (np.float32, np.complex64)
 
 #: Operations that take elements of their first operand.
 _TAKING = frozenset(("gather", "slice", "dynamic_slice"))
-
 
 #: Operations that write to some places of their first operand, and where else they have elements
 #: from.  XLA writes them in the operand's place, if nothing else reads it.
@@ -102,6 +102,11 @@ def _bind(equation, operands) -> list[Any]:
 
 def _is_move(equation) -> bool:
     return is_move(equation) or equation.primitive.name == "gather"
+
+
+def _may_write(equation) -> bool:
+    """Whether it writes to an array in its place, which a kernel can make canonical there."""
+    return equation.primitive.name in WRITING and equation.invars[0].aval.dtype == np.float32
 
 
 def _is_product(equation) -> bool:
@@ -213,7 +218,7 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
             operands = [*map(read, equation.invars[:2]), seen[2].raw]
             scatter = RAW_SCATTERS[equation.primitive]
             results = [scatter.bind(*operands, raw=(False, False, True), **equation.params)]
-        elif any(raw) and raw[0] and equation.primitive.name in WRITING:
+        elif any(raw) and raw[0] and _may_write(equation):
             results = _bind(equation, [seen[0].in_place, *map(read, equation.invars[1:])])
         elif any(raw) and raw[0] and _is_move(equation):
             results = [seen[0].moved(equation, list(map(read, equation.invars[1:])))]
@@ -342,7 +347,14 @@ raw_dot_general_p = _of_raw_operands(dot_general_p)
 #: By the scatters of canonical updates.
 RAW_SCATTERS = {p: _of_raw_operands(p) for p in (scatter_add_p, scatter_max_p, scatter_min_p)}
 
-#: An input made canonical in its own memory, or where XLA copies it to if others need it too.
+#: Makes an input canonical except for its NaNs.
+enter_p = Primitive(PREFIX + "enter")
+enter_p.def_impl(canonical.flush)
+enter_p.def_abstract_eval(lambda x: x)
+mlir.register_lowering(enter_p, mlir.lower_fun(canonical.flush, multiple_results=False))
+batching.defvectorized(enter_p)
+
+#: Makes an input canonical in its own memory, or where XLA copies it to if others need it too.
 canonicalize_in_place_p = Primitive(PREFIX + "canonicalize_in_place")
 canonicalize_in_place_p.def_impl(canonicalize)
 canonicalize_in_place_p.def_abstract_eval(lambda x: x)

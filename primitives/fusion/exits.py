@@ -158,14 +158,6 @@ mlir.register_lowering(leave_p, mlir.lower_fun(canonical.one_nan, multiple_resul
 batching.defvectorized(leave_p)
 
 
-#: Makes an input canonical except for its NaNs.
-enter_p = Primitive(PREFIX + "enter")
-enter_p.def_impl(canonical.flush)
-enter_p.def_abstract_eval(lambda x: x)
-mlir.register_lowering(enter_p, mlir.lower_fun(canonical.flush, multiple_results=False))
-batching.defvectorized(enter_p)
-
-
 def _as_it_is(*operands, end: End):
     (equation,) = end.eqns
     (result,) = bind_equation(equation, operands, equation.params)

@@ -51,7 +51,8 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
-from repjax.primitives.fusion.exits import enter_p, with_exits
+from repjax.primitives.fusion.entries import enter_p
+from repjax.primitives.fusion.exits import with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
@@ -657,9 +658,9 @@ def _entering(group: Group) -> Group:
         invars = [read.get(x, x) if not isinstance(x, Literal) else x for x in equation.invars]
         equation = equation.replace(invars=invars)
         (result,) = equation.outvars
-        users = [e for e in group.eqns if result in variables(e.invars)]
         is_entry = is_canonicalize(equation) and result.aval.dtype == np.float32
-        if is_entry and result not in group.outvars and users:
+        if is_entry and result not in group.outvars:
+            users = [e for e in group.eqns if result in variables(e.invars)]
             if all(map(_ends_in_zero, users)):
                 read[result] = invars[0]
                 continue

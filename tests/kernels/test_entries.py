@@ -344,7 +344,13 @@ def mostly_written(cache, new, at):
     return lax.dynamic_update_slice(cache, jnp.tile(new, (1, 500, 1)), (0, 9, 0))
 
 
+def placed_complex(cache, new, at):
+    numbers = lax.complex(cache, cache)
+    return placed(numbers, lax.complex(new, new), at).real, updated(numbers, numbers, at).imag
+
+
 WRITING = [placed, updated, placed_twice, placed_by_batch, placed_in_loop, placed_and_read]
+WRITING += [placed_complex]
 
 
 def cache_and_rows():
