@@ -86,7 +86,7 @@ def _writing_canonical(jaxpr):
         if _writes(equation) and array <= known | written:
             at = WRITING[equation.primitive.name]
             x, made = equation.invars[at], Var(equation.invars[at].aval)
-            if x not in known | written:
+            if not isinstance(x, Literal) and x not in known | written:
                 leaving = {"primitive": leave_p, "params": {}, "invars": [x], "outvars": [made]}
                 equations.append(equation.replace(**leaving))
                 invars = [*equation.invars[:at], made, *equation.invars[at + 1 :]]
