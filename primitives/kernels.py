@@ -59,7 +59,7 @@ from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, s
 
 # --- CPU --------------------------------------------------------------------------------
 
-#: What XLA compiles to faster code than the body; None is no kernel with this version of JAX.
+#: What XLA compiles to faster code than the body.
 _OF_XLA = {
     arithmetic.div_p: bodies.div,
     arithmetic.sqrt_p: bodies.sqrt,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import numpy as np
 from jax import lax
@@ -17,19 +15,16 @@ from repjax.primitives.operations.reductions.extrema import top_k_body
 _FEW = 32
 
 
-def _unguarded(body):
-    """The body without the 64-bit guard, for LLVM to narrow to float32 where that is the same.
+def _div_by_number(x, y):
+    """In float64, without the 64-bit guard, for LLVM to narrow to float32 where that is the same.
 
-    None from jax 0.11 on: of some loops with such divisions and few iterations, LLVM's vectorizer
-    there asks the users of each value, and theirs, which takes exponential time: hours for a
-    small network in float16 with SSE4.2, or for ``jax.random.t``.
+    With the guard from jax 0.11 on: of some loops with such divisions and few iterations, LLVM's
+    vectorizer there asks the users of each value, and theirs, which takes exponential time: hours
+    for a small network in float16 with SSE4.2, or for ``jax.random.t``.
     """
     if jax.__version_info__ >= (0, 11):
-        return None
-    return functools.partial(body, narrowed=lambda x: x)
-
-
-_div_by_number = _unguarded(div_body) or div_body
+        return div_body(x, y)
+    return div_body(x, y, narrowed=lambda quotient: quotient)
 
 
 def _unseen(x):

@@ -323,6 +323,12 @@ def _lower(ctx, *operands, primitive, equations, platform=None, **params):
         return mlir.lower_fun(equations, multiple_results=False)(ctx, *operands, **params)
 
 
+def _lower_to_kernel(primitive: Primitive, equations: Callable[..., Any]) -> None:
+    lower = functools.partial(_lower, primitive=primitive, equations=equations)
+    mlir.register_lowering(primitive, lower)
+    mlir.register_lowering(primitive, functools.partial(lower, platform="cpu"), platform="cpu")
+
+
 def _batch(operands, dimensions, *, equations, **params):
     function = functools.partial(equations, **params)
     return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
@@ -336,9 +342,7 @@ def _of_raw_operands(primitive: Primitive) -> Primitive:
     result.def_abstract_eval(
         lambda *avals, raw, **params: primitive.abstract_eval(*avals, **params)[0]
     )
-    lower = functools.partial(_lower, primitive=result, equations=equations)
-    mlir.register_lowering(result, lower)
-    mlir.register_lowering(result, functools.partial(lower, platform="cpu"), platform="cpu")
+    _lower_to_kernel(result, equations)
     batching.primitive_batchers[result] = functools.partial(_batch, equations=equations)
     return result
 
@@ -347,20 +351,19 @@ raw_dot_general_p = _of_raw_operands(dot_general_p)
 #: By the scatters of canonical updates.
 RAW_SCATTERS = {p: _of_raw_operands(p) for p in (scatter_add_p, scatter_max_p, scatter_min_p)}
 
-#: Makes an input canonical except for its NaNs.
-enter_p = Primitive(PREFIX + "enter")
-enter_p.def_impl(canonical.flush)
-enter_p.def_abstract_eval(lambda x: x)
-mlir.register_lowering(enter_p, mlir.lower_fun(canonical.flush, multiple_results=False))
-batching.defvectorized(enter_p)
 
+def of_each_element(name: str, function: Callable[[Any], Any]) -> Primitive:
+    """A primitive that is a function of one array, element by element, of the same type."""
+    result = Primitive(PREFIX + name)
+    result.def_impl(function)
+    result.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(result, mlir.lower_fun(function, multiple_results=False))
+    batching.defvectorized(result)
+    return result
+
+
+#: Makes an input canonical except for its NaNs.
+enter_p = of_each_element("enter", canonical.flush)
 #: Makes an input canonical in its own memory, or where XLA copies it to if others need it too.
-canonicalize_in_place_p = Primitive(PREFIX + "canonicalize_in_place")
-canonicalize_in_place_p.def_impl(canonicalize)
-canonicalize_in_place_p.def_abstract_eval(lambda x: x)
-_options = {"primitive": canonicalize_in_place_p, "equations": canonicalize}
-_rule = functools.partial(_lower, **_options)
-mlir.register_lowering(canonicalize_in_place_p, _rule)
-_rule = functools.partial(_rule, platform="cpu")
-mlir.register_lowering(canonicalize_in_place_p, _rule, platform="cpu")
-batching.defvectorized(canonicalize_in_place_p)
+canonicalize_in_place_p = of_each_element("canonicalize_in_place", canonicalize)
+_lower_to_kernel(canonicalize_in_place_p, canonicalize)

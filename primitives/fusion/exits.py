@@ -27,6 +27,7 @@ from repjax.primitives.fusion.entries import (
     RAW_SCATTERS,
     WRITING,
     canonicalize_in_place_p,
+    of_each_element,
     raw_dot_general_p,
 )
 from repjax.primitives.fusion.kernels import Kernels
@@ -151,11 +152,7 @@ class End:
 # --- primitives -------------------------------------------------------------------------
 
 #: Makes canonical what is so except for its NaNs.
-leave_p = Primitive(PREFIX + "leave")
-leave_p.def_impl(canonical.one_nan)
-leave_p.def_abstract_eval(lambda x: x)
-mlir.register_lowering(leave_p, mlir.lower_fun(canonical.one_nan, multiple_results=False))
-batching.defvectorized(leave_p)
+leave_p = of_each_element("leave", canonical.one_nan)
 
 
 def _as_it_is(*operands, end: End):

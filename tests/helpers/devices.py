@@ -309,6 +309,30 @@ def gathered(function, contraction: str) -> np.ndarray:
     return np.int32(program.lower(*operands).compile().as_text().count(" all-gather("))
 
 
+# --- caches ----------------------------------------------------------------------------------
+
+#: Large enough to be made canonical where it is used, with numbers that are not.
+CACHE = np.random.default_rng(7).normal(size=(DEVICES, 300, 16)).astype(np.float32)
+CACHE[:, ::7, 3] = np.resize(np.float32([1e-40, -0.0, np.nan, -np.inf]), CACHE[:, ::7, 3].shape)
+
+
+def written(mesh, mapped: bool = False):
+    """A cache with a new row for each document, kept and given away."""
+
+    def write(cache, new, at):
+        return cache.at[np.arange(cache.shape[0]), at].set(new)
+
+    program = write
+    if mapped:
+        specs = (P("i"),) * 3
+        program = jax.shard_map(write, mesh=mesh, in_specs=specs, out_specs=P("i"))
+    place = NamedSharding(mesh, P("i")) if mesh else None
+    operands = [jax.device_put(x, place) for x in (CACHE, -CACHE[:, 0], np.arange(DEVICES) * 7)]
+    kept = repjax.reproducible(program)(*operands)
+    assert np.array_equal(operands[0], CACHE, equal_nan=True)
+    return kept, repjax.reproducible(program, donate_argnums=0)(*operands)
+
+
 # --- kernels for chains and rows, of parts ---------------------------------------------------
 
 SEQUENCES = np.random.default_rng(7).normal(size=(2 * DEVICES, 16, 24)).astype(np.float32)
@@ -509,6 +533,9 @@ def programs():
         yield f"sharded, {kind}", sharded(mesh), whole
     for order in ("pairwise", "sequential", "order_independent", "exact"):
         yield f"together, {order}", together(order), together_without(order)
+    for mapped_over in (False, True):
+        parts = written(MESHES["Auto"], mapped_over)
+        yield f"written caches, shard_map {mapped_over}", parts, written(None)
     parts = X.reshape(DEVICES, 2, 4)
     vmapped = repjax.reproducible(jax.vmap(mapped, axis_name="i"))(parts)
     with repjax.enabled():

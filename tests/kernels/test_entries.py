@@ -411,12 +411,3 @@ def test_what_is_written_has_one_nan(monkeypatch):
     changed = exits._writing_canonical
     monkeypatch.setattr(exits, "_writing_canonical", lambda jaxpr: (jaxpr, changed(jaxpr)[1]))
     assert not is_canonical()
-
-
-def test_caches_on_several_devices():
-    """Where XLA splits them, they are made canonical by a pass."""
-    cache, new, at = cache_and_rows()
-    expected = repjax.reproducible(placed)(cache, new, at)
-    mesh = jax.make_mesh((1,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
-    parts = jax.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    assert_same_bits(repjax.reproducible(placed)(jax.device_put(cache, parts), new, at), expected)

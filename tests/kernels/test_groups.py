@@ -775,13 +775,17 @@ def test_one_that_is_not_canonical(special):
     "function",
     [
         lambda x, y: (x + y, x * y - x, x / y),
-        lambda x, y: (y / x, y - 1),  # not as they are: 1 / -0 is another than 1 / +0
+        lambda x, y: (y / x, y - 1),
         lambda x, y: (lax.sqrt(x), (x + 1) / 3),
     ],
     ids=["divided", "divisor", "root"],
 )
 def test_one_of_rounded_arithmetic_that_is_not_canonical(special, function):
-    """Which takes all inputs as they are, but for divisors."""
+    """Divisions and roots do not take inputs as they are.
+
+    0 / 0 and the root of a negative number are noted instead of an operand that is subnormal, and
+    1 / -0 is another than 1 / +0.
+    """
     x, y = normal(7000, 1), normal(7000, 2)
     x[[0, 3071, 5000, 6999]] = special
     expected = without_kernel(function, x, y)

@@ -1,6 +1,6 @@
 // Blocks of work are handed out by a counter.  The calling thread works too, so that it never waits
 // for a thread that waits for it; threads that come late find nothing to do.  At the end it looks for
-// the others for some 20 to 50 microseconds, as long as a block, and then sleeps.
+// the others for about 10 microseconds, and then sleeps.
 
 #include "threads.h"
 
