@@ -1,28 +1,32 @@
 """Sequential products without the C++ library: the bits of their bodies, by a shorter step.
 
 The step of the bodies (``sequential.fma_step``) has an error-free sum and a rounding to odd.  Here
-a step only rounds ``a*b + s``, whose product float64 holds exactly, to float64 and from there to
-float32: t, then s.  Middles of two float32 numbers are float64 numbers, so that no rounding to
-float64 passes one.  Hence the two roundings are one, unless t *is* a middle: then the exact sum may
-lie beside it.  A chain that meets a middle becomes NaN, which lasts to its end, and is computed
-again by the body: in random data about one in 1.4 million steps.
+a step rounds ``a*b + s``, whose product float64 holds exactly, to float64, and that sum, t, to the
+24 bits of float32, still as a float64 number.  Middles of two float32 numbers are float64 numbers,
+so that no rounding to float64 passes one.  Hence the two roundings are one, unless t *is* a middle:
+then the exact sum may lie beside it.  A chain that meets a middle becomes NaN, which lasts to its
+end, and is computed again by the body: in random data about one in 1.4 million steps.  Since
+middles do not matter, t is rounded by adding half of the last place to its bits and taking those
+behind away; that a middle was met is seen by what is left behind, which is zero.
 
 **Few bits.**  Where products have at most 24 bits, as those of bfloat16, float16 and small
-integers, t is often a middle, but a sum of two numbers of 24 bits may be rounded to 53 bits first
-(Figueroa 1995, "When is double rounding innocuous?": 53 >= 2 * 24 + 2).  Nothing is marked then.
+integers, t is often a middle.  But then float32 holds the products, and a step is its addition.
 
-**Subnormal numbers.**  XLA's code flushes them, and the chain keeps them.  Each s is a multiple of
-the product of the last places of the smallest operands, and if that is at least 2**-126, it is no
-subnormal number.  Else the body computes all.
+**Numbers beyond float32's.**  A float64 number neither overflows nor underflows where a float32
+number does.  Sums stay finite if the largest operands say so.  Each s is a multiple of the product
+of the last places of the smallest operands.  If that is at least 2**-149, the last place of
+subnormal numbers, s has no bits that a subnormal number would lose.  Products of at most 24 bits
+end in at least 23 zeros more, so that no s is subnormal, which XLA's code would flush in float32.
+Else the body computes all.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import math
 
-import jax
 import numpy as np
 from jax import lax
 
@@ -32,13 +36,13 @@ from repjax.primitives.operations.products.convolution import by_patches
 from repjax.primitives.operations.products.geometry import Geometry
 
 #: Steps of a product that is worth it, and of a chain, of which most meet no middle.
-_LEAST, _LONGEST = 1 << 22, 1 << 13
-#: The bits of a float64 number below float32's last place; of a middle; and what none of them is.
-_BELOW, _MIDDLE, _NEVER = 0x1FFFFFFF, 0x10000000, -1
+_LEAST, _LONGEST = 1 << 18, 1 << 13
+#: Steps between which sums are kept in memory.
+_AT_ONCE = 4
+#: The bits of a float64 number below float32's last place, and half of that place.
+_BELOW, _HALF = 0x1FFFFFFF, 0x10000000
 #: Chains that are computed again at a time, and how many in all make that as slow as the body.
 _LANES, _MOST = 128, 4096
-#: The part of the steps after which it is seen whether many chains are marked.
-_HEAD = 8
 _INT32 = 1 << 30  # chains that can be counted
 
 
@@ -65,61 +69,59 @@ def _product(lhs, rhs, of):
     chains = math.prod(lhs.shape[1:]) * rhs.shape[2]
     if terms * chains < _LEAST or terms > _LONGEST or chains > _INT32:
         return sequential.chain_of_groups(lhs, rhs)
-    shorter = functools.partial(chain, of=_Operands.seen(*of))
+    shorter = functools.partial(chain, way=_way(*of))
     return sequential.chain_of_groups(lhs, rhs, shorter)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Operands:
-    """What is known of the numbers in both.
+class _Way(enum.IntEnum):
+    """How chains can be computed."""
 
-    Attributes:
-      normal: whether all sums of products are normal numbers or zero.
-      middle: what :func:`short_step` is to mark.
-    """
-
-    normal: jax.Array
-    middle: jax.Array
-
-    @classmethod
-    def seen(cls, lhs, rhs):
-        exponents, zeros = zip(*map(_smallest, (lhs, rhs)), strict=True)
-        # 2**(e - 23) is the last place of a number of exponent e.
-        normal = sum(exponents) - 2 * (127 + 23) >= -126
-        few = (sum(zeros) >= 24) | (lax.max(*zeros) == 23)
-        return cls(normal, lax.select(few, np.int64(_NEVER), np.int64(_MIDDLE)))
+    BODY = 0
+    IN_FLOAT64 = 1
+    IN_FLOAT32 = 2
 
 
-def _smallest(x):
-    """The least biased exponent of what is not zero, and how many zeros all end in, of 24 bits."""
+def _way(lhs, rhs):
+    """The way that the numbers in both operands allow."""
+    least, greatest, zeros = zip(*map(_seen, (lhs, rhs)), strict=True)
+    # The product of numbers of biased exponents e is less than 2**(sum(e) - 252), and their last
+    # places are 2**(e - 150).  A sum of _LONGEST products, which are 2**13, is less than 2**127.
+    is_finite = (sum(greatest) <= 252 + 127 - 14) & (lax.max(*greatest) < 255)
+    place = sum(least) - 300
+    few = (sum(zeros) >= 24) | (lax.max(*zeros) == 23)
+    way = lax.select(few, np.int32(_Way.IN_FLOAT32), np.int32(_Way.IN_FLOAT64))
+    return lax.select(is_finite & (place >= -149), way, np.int32(_Way.BODY))
+
+
+def _seen(x):
+    """The least biased exponent of what is not zero, the greatest, and how many zeros all end in,
+    of 24 bits."""
     i, axes = canonical.bits(x), range(x.ndim)
     magnitude = i & 0x7FFFFFFF
     least = lax.reduce_min(
         lax.select(magnitude == 0, lax.full_like(i, 0x7F800000), magnitude), axes
     )
     ones = lax.reduce_or(i, axes) | (1 << 23)
-    return least >> 23, lax.population_count(~ones & (ones - 1))
+    zeros = lax.population_count(~ones & (ones - 1))
+    return least >> 23, lax.reduce_max(magnitude, axes) >> 23, zeros
 
 
-def chain(lhs, rhs, of: _Operands):
+def chain(lhs, rhs, way):
     """``sequential.fma_chain``."""
-    shape = sequential.chain_shape(lhs, rhs)
-    terms = lhs.shape[0]
-    # Converted beforehand: a loop is bound by what a step does.
-    wide = lhs, rhs = [canonical.to_float64(x) for x in (lhs, rhs)]
-    marks = _Marks(shape)
 
-    def steps(first, last, s):
-        def step(k, s):
-            return short_step(*(sequential.operand(x, k, shape) for x in wide), s, of.middle)
+    def by_body(lhs, rhs):
+        return lax.full(sequential.chain_shape(lhs, rhs), 0, np.float32), True
 
-        return lax.fori_loop(np.int32(first), last, step, s)
+    def in_float32(lhs, rhs):
+        return _steps(float32_step, lhs, rhs), False
 
-    head = terms // _HEAD
-    s = steps(0, lax.select(of.normal, np.int32(head), np.int32(0)), lax.full(shape, 0, np.float32))
-    few = of.normal & ~marks.everywhere(marks.first(marks.in_lanes(s)))
-    s = steps(head, lax.select(few, np.int32(terms), np.int32(head)), s)
-    s, left = lax.cond(few, marks.removed, lambda lhs, rhs, s: (s, True), lhs, rhs, s)
+    def in_float64(lhs, rhs):
+        # Converted beforehand: a loop is bound by what a step does.
+        wide = [canonical.to_float64(x) for x in (lhs, rhs)]
+        s = canonical.to_float32(_steps(float64_step, *wide))
+        return _Marks(s.shape).removed(lhs, rhs, s)
+
+    s, left = lax.switch(way, [by_body, in_float64, in_float32], lhs, rhs)
     s = lax.cond(
         left,
         lambda lhs, rhs, s: sequential.fma_chain(lhs, rhs),
@@ -129,18 +131,38 @@ def chain(lhs, rhs, of: _Operands):
     return canonical.guard(s)
 
 
-def short_step(a, b, s, middle):
-    """``fma(a, b, s)``, or NaN where it might be another number; a and b are float64, s float32.
+def _steps(step, lhs, rhs):
+    """All steps of the chains: ``step(a, b, s)`` is the next s, and where it is unknown."""
+    shape = sequential.chain_shape(lhs, rhs)
+    terms = lhs.shape[0]
 
-    ``middle`` is what the bits below float32's last place are compared with.
-    """
-    t = a * b + canonical.to_float64(s)
-    i = canonical.bits(t)
-    marked = lax.eq(i & lax.full_like(i, _BELOW), lax.broadcast(middle, i.shape))
-    # On the bits, so that XLA, which may leave out a rounding between two conversions, sees none.
-    rounded = canonical.bits(lax.convert_element_type(t, np.float32))
-    nan = lax.full_like(rounded, canonical.format_of(s).nan)
-    return canonical.from_bits(lax.select(marked, nan, rounded), np.float32)
+    def at_once(first, s, count):
+        unknown = None
+        for k in range(count):
+            s, here = step(*(sequential.operand(x, first + k, shape) for x in (lhs, rhs)), s)
+            unknown = here if unknown is None else unknown | here
+        return lax.select(unknown, lax.full_like(s, np.nan), s)
+
+    def several(i, s):
+        return at_once(i * np.int32(_AT_ONCE), s, _AT_ONCE)
+
+    turns, rest = divmod(terms, _AT_ONCE)
+    s = lax.fori_loop(np.int32(0), np.int32(turns), several, lax.full(shape, 0, lhs.dtype))
+    return at_once(np.int32(terms - rest), s, rest) if rest else s
+
+
+def float64_step(a, b, s):
+    """``fma(a, b, s)``, and where it might be another number; float64."""
+    i = canonical.bits(a * b + s)
+    i += lax.full_like(i, _HALF)
+    unknown = lax.eq(i & lax.full_like(i, _BELOW), lax.full_like(i, 0))
+    return canonical.from_bits(i & lax.full_like(i, ~_BELOW), np.float64), unknown
+
+
+def float32_step(a, b, s):
+    """``a*b + s`` of float32, whose product is exact, so that it may be fused or not."""
+    s = a * b + s
+    return s, lax.full(s.shape, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +197,6 @@ class _Marks:
 
     def anywhere(self, first):
         return lax.reduce_min(first, (0,)) < self.width
-
-    def everywhere(self, first):
-        return lax.reduce_max(first, (0,)) < self.width
 
     def removed(self, lhs, rhs, s):
         """``s`` with marked chains computed by the body, and whether some are left: there are many.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import jax
@@ -22,6 +21,7 @@ from helpers.products import (
     run,
     with_gradients,
 )
+from repjax.primitives.core import canonical
 from repjax.primitives.cpu import chains, library
 from repjax.primitives.operations.products import convolution
 from repjax.verify import reference
@@ -122,13 +122,8 @@ def test_a_few_marked_chains():
     def marked(lhs, rhs):
         with jax.enable_x64(True):
             wide = [lax.convert_element_type(x, np.float64) for x in (lhs.T, rhs)]
-
-            def step(k, s):
-                a, b = wide[0][k, :, None], wide[1][k, None, :]
-                a, b = (lax.broadcast_in_dim(x, s.shape, (0, 1)) for x in (a, b))
-                return chains.short_step(a, b, s, np.int64(chains._MIDDLE))
-
-            return lax.fori_loop(0, 512, step, np.zeros(expected.shape, np.float32))
+            wide = wide[0][:, :, None], wide[1][:, None, :]
+            return lax.convert_element_type(chains._steps(chains.float64_step, *wide), np.float32)
 
     s = np.asarray(marked(lhs, rhs))
     assert 0 < np.isnan(s).sum() < 200
@@ -136,37 +131,27 @@ def test_a_few_marked_chains():
 
 
 def test_step():
-    """It is a fused multiply-add or NaN, at each step and on data where it is either."""
+    """It is a fused multiply-add or unknown, at each step and on data where it is either."""
     rng = np.random.default_rng(5)
 
-    @functools.partial(jax.jit, static_argnums=3)
-    def step(a, b, s, middle):
+    @jax.jit
+    def step(a, b, s):
         with jax.enable_x64(True):
-            wide = [lax.convert_element_type(x, np.float64) for x in (a, b)]
-            return chains.short_step(*wide, s, np.int64(middle))
+            s, unknown = chains.float64_step(
+                *(lax.convert_element_type(x, np.float64) for x in (a, b, s))
+            )
+            return lax.convert_element_type(s, np.float32), unknown
 
-    for kind in ("normal", "integers", "ties", "overflowing"):
+    for kind in ("normal", "integers", "ties"):
         a, b, s = (DATA[kind](rng, 20000) for _ in range(3))
-        with np.errstate(over="ignore"):
-            near = np.ldexp(a * b, -24)
+        near = np.ldexp(a * b, -24)
         s = np.where(rng.random(s.shape) < 0.5, s, near).astype(np.float32)
         exact = reference.values.fma(a, b, s) + np.float32(0)  # no negative zero
-        actual = np.asarray(step(a, b, s, chains._MIDDLE)) + np.float32(0)
-        marked = np.isnan(actual)
-        assert_same_bits(actual[~marked], exact[~marked])
-        unmarked = np.asarray(step(a, b, s, chains._NEVER)) + np.float32(0)
-        assert_same_bits(unmarked[~marked], exact[~marked])
+        actual, unknown = map(np.asarray, step(a, b, s))
+        actual = actual + np.float32(0)
+        assert_same_bits(actual[~unknown], exact[~unknown])
         if kind == "ties":
-            assert (unmarked[marked] != exact[marked]).sum() > 5
-
-
-def _changed(**changes):
-    seen = chains._Operands.seen
-
-    def wrong(lhs, rhs):
-        return dataclasses.replace(seen(lhs, rhs), **changes)
-
-    return wrong
+            assert (actual[unknown] != exact[unknown]).sum() > 5
 
 
 def few_bits(bits):
@@ -178,34 +163,73 @@ def few_bits(bits):
     return np.float32([small * np.ones(256), a]).T, np.float32([small * np.ones(256), b])
 
 
+def cancelling(place):
+    """Products of 48 bits that end in 2**place, then their negatives, then products again.
+
+    The second sum is the rounding error of the first product, about 2**(place + 22).
+    """
+    rng = np.random.default_rng(8)
+    a, b, c, d = (2 * rng.integers(1 << 22, 1 << 23, 64) + 1 for _ in range(4))
+    lhs, rhs = np.stack([a, -a, c], 1), np.stack([b, b, d])
+    exponents = place // 2, place - place // 2
+    return [np.ldexp(x, e).astype(np.float32) for x, e in zip((lhs, rhs), exponents, strict=True)]
+
+
+@pytest.mark.parametrize("place", [-150, -149, -148, -127, -126])
+def test_sums_that_are_subnormal(place):
+    lhs, rhs = cancelling(place)
+    assert chains._way(lhs, rhs) == (chains._Way.BODY if place < -149 else chains._Way.IN_FLOAT64)
+    with np.errstate(under="ignore"):
+        expected = reference.products.dot_general(lhs, rhs, MATRIX)
+    assert_same_bits(dot(lhs, rhs), expected)
+
+
 def test_products_of_25_bits_are_too_long():
     for bits in (22, 23, 24, 25, 26):
         lhs, rhs = few_bits(bits)
         assert_same_bits(dot(lhs, rhs), reference.products.dot_general(lhs, rhs, MATRIX))
 
 
-#: Data that show that a condition is needed.
-WRONG = {
-    "middles are not marked": (
-        functools.partial(DATA["ties"], np.random.default_rng(7)),
-        {"middle": np.int64(chains._NEVER)},
-    ),
-    "subnormal sums": (
-        functools.partial(DATA["underflowing"], np.random.default_rng(8)),
-        {"normal": np.bool_(True)},
-    ),
-    "products of 25 bits": (None, {"middle": np.int64(chains._NEVER)}),
+def without_marks(a, b, s, step=chains.float64_step):
+    s, unknown = step(a, b, s)
+    return s, lax.full_like(unknown, False)
+
+
+def rounded_twice(a, b, s):
+    """What a processor without fused multiply-adds makes of a step in float32."""
+    return canonical.guard(a * b) + s, lax.full(s.shape, False)
+
+
+def always(way):
+    changes = {"_way": lambda lhs, rhs: np.int32(way)}
+    return changes | ({"float32_step": rounded_twice} if way == chains._Way.IN_FLOAT32 else {})
+
+
+def matrices(kind):
+    rng = np.random.default_rng(7)
+    return DATA[kind](rng, (20, 60)), DATA[kind](rng, (60, 30))
+
+
+#: Operands, and what may not be done with them.
+MISTAKES = {
+    "middles are not marked": (lambda: matrices("ties"), {"float64_step": without_marks}),
+    "more than 24 bits in float32": (lambda: matrices("ties"), always(chains._Way.IN_FLOAT32)),
+    "subnormal sums": (lambda: cancelling(-170), always(chains._Way.IN_FLOAT64)),
+    "subnormal sums in float32": (lambda: cancelling(-149), always(chains._Way.IN_FLOAT32)),
+    "sums that are too large": (lambda: matrices("overflowing"), always(chains._Way.IN_FLOAT64)),
+    "products of 25 bits": (lambda: few_bits(25), always(chains._Way.IN_FLOAT32)),
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_noticed(mistake, monkeypatch):
-    data, changes = WRONG[mistake]
-    lhs, rhs = few_bits(25) if data is None else (data((20, 60)), data((60, 30)))
+    data, changes = MISTAKES[mistake]
+    lhs, rhs = data()
     expected = reference.products.dot_general(lhs, rhs, MATRIX)
     assert_same_bits(dot(lhs, rhs), expected)
     with monkeypatch.context() as context:
-        context.setattr(chains._Operands, "seen", _changed(**changes))
+        for name, change in changes.items():
+            context.setattr(chains, name, change)
         wrong = changed_dot(lhs, rhs)
     assert (reference.values.bits(wrong) != reference.values.bits(expected)).any()
 
@@ -245,8 +269,8 @@ def test_programs_without_the_library(order, monkeypatch):
 
     expected = results()
     seen = []
-    short = chains.short_step
-    monkeypatch.setattr(chains, "short_step", lambda *xs: seen.append(0) or short(*xs))
+    short = chains.float64_step
+    monkeypatch.setattr(chains, "float64_step", lambda *xs: seen.append(0) or short(*xs))
     monkeypatch.setattr(library, "serves", lambda: False)
     for actual, wanted in zip(results(), expected, strict=True):
         assert_same_bits(actual, wanted)

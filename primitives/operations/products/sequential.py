@@ -80,7 +80,7 @@ def fma_chain(lhs, rhs):
     # One step an iteration: unrolled steps lengthen the path of dependent instructions,
     # and measured slower on CPUs for all but a few shapes.
     def step(k, s):
-        return fma_step(operand(lhs, k, shape), operand(rhs, k, shape), s)
+        return fma_step(*(canonical.to_float64(operand(x, k, shape)) for x in (lhs, rhs)), s)
 
     return canonical.to_float32(lax.fori_loop(np.int32(0), np.int32(lhs.shape[0]), step, zeros))
 
@@ -91,11 +91,11 @@ def chain_shape(lhs, rhs) -> tuple[int, ...]:
 
 
 def operand(x, k, shape):
-    """``x[k]`` as float64, broadcast to the shape of a chain; k >= 0, which XLA would not know."""
+    """``x[k]``, broadcast to the shape of a chain; k >= 0, which XLA would not know."""
     x = lax.dynamic_index_in_dim(x, k, keepdims=False, allow_negative_indices=False)
     kept = [d for d, size in enumerate(x.shape) if size == shape[d]]
     x = lax.reshape(x, [shape[d] for d in kept])
-    return lax.broadcast_in_dim(canonical.to_float64(x), shape, kept)
+    return lax.broadcast_in_dim(x, shape, kept)
 
 
 def chain_of_groups(lhs, rhs, chain=fma_chain):
