@@ -405,3 +405,25 @@ def test_unknown_instruction_set(loading):
     loading.setenv("REPJAX_NATIVE", "AVX1024")
     with pytest.raises(ValueError, match=r"expected off.*, received 'AVX1024'"):
         library.in_use()
+
+
+@needs_kernel
+@pytest.mark.parametrize("function", [jax.numpy.tanh, jax.nn.softmax])
+def test_calls_by_many_programs(function):
+    """More than a thread keeps decoded, of one length, some where others were that are gone."""
+    x = np.linspace(-2, 2, 512, dtype=np.float32).reshape(4, 128)
+    numbers = np.float32(1) + np.arange(90, dtype=np.float32) / 64
+    # Of a number that is an operand, so that there is one call.
+    expected = jax.jit(repjax.reproducible(lambda x, c: function(x * c)))
+    expected = [np.asarray(expected(x, c)) for c in numbers]
+
+    def compiled(c):
+        return repjax.reproducible(lambda x: function(x * c)).lower(x).compile()
+
+    programs = [compiled(c) for c in numbers]
+    for _ in range(2):
+        for program, wanted in zip(programs, expected, strict=True):
+            assert_same_bits(np.asarray(program(x)), wanted)
+    for i in range(0, len(programs), 7):
+        programs[i] = None
+        assert_same_bits(np.asarray(compiled(numbers[-1 - i])(x)), expected[-1 - i])

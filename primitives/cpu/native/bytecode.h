@@ -33,7 +33,9 @@
 #include "axes.h"
 #include "instruction_sets.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -123,6 +125,34 @@ struct Bytecode {
 // The bytecode at `next`, which goes behind it.  The data of the inputs and of the outputs are left
 // to the caller.
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs);
+
+// What a thread's calls were decoded to, by their words: a program makes the same ones again and again,
+// and to compare words takes less time than to decode them.
+template <class Decoded>
+class Calls {
+ public:
+  // The call of these words: `decode` makes it of its own ones, unless it is there.  Null if they are
+  // none of a call, which `decode` says.
+  template <class Decode>
+  Decoded* find(xla::ffi::Span<const int64_t> words, Decode decode) {
+    const auto at = reinterpret_cast<uintptr_t>(words.begin());
+    Call& call = calls_[words.size() > kLongest ? 0 : 1 + (at >> 5 ^ at >> 11) % kCount];
+    if (call.words.size() != words.size() ||
+        !std::equal(words.begin(), words.end(), call.words.begin())) {
+      call.words.assign(words.begin(), words.end());
+      if (!decode(call.words, call.decoded)) call.words.clear();
+    }
+    return call.words.empty() ? nullptr : &call.decoded;
+  }
+
+ private:
+  static constexpr size_t kCount = 64, kLongest = 1 << 12;  // longer ones have one place
+  struct Call {
+    std::vector<int64_t> words;
+    Decoded decoded;
+  };
+  Call calls_[1 + kCount];
+};
 
 // How many operands the inputs are, and these as their data.
 int64_t count_operands(const Input* inputs, int64_t count);

@@ -28,62 +28,77 @@ struct Blocks {
   int64_t begin, end;
 };
 
-// What a call needs; of a small call, getting memory takes the longest.
-struct Call {
+struct Groups {
   std::vector<Bytecode> groups;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
   std::vector<Blocks> parts;
-};
+  int64_t operands, operations;
 
-ffi::Error of_others() {
-  return ffi::Error::InvalidArgument("the bytecode is for other operands");
-}
+  // Whether the words are those of groups with so many results.
+  bool decode(const std::vector<int64_t>& words, size_t result_count) {
+    const int64_t* next = words.data();
+    groups.resize(*next++);
+    inputs.clear();
+    outputs.clear();
+    for (Bytecode& code : groups) {
+      const size_t input = inputs.size(), output = outputs.size();
+      inputs.resize(input + next[1]);
+      outputs.resize(output + next[2]);
+      code = repjax::decode(next, inputs.data() + input, outputs.data() + output);
+    }
+    operands = count_operands(inputs.data(), inputs.size());
+    const Input* input = inputs.data();
+    const Output* output = outputs.data();
+    for (Bytecode& code : groups) {  // where the vectors are in the end
+      code.inputs = input;
+      code.outputs = output;
+      input += code.input_count;
+      output += code.output_count;
+    }
+    divide();
+    return outputs.size() <= result_count;
+  }
+
+  // Into parts for several threads.
+  void divide() {
+    operations = 0;
+    parts.clear();
+    for (const Bytecode& code : groups) {
+      const int64_t here = code.size * code.cost;
+      operations += here;
+      if (here < 2 * kThread) {
+        parts.push_back({&code, 0, code.size});
+        continue;
+      }
+      const int64_t blocks = blocks_of(code.size, code.block);
+      const int64_t count = std::min(blocks, here / kThread);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t begin = i * blocks / count * code.block;
+        const int64_t end = (i + 1) * blocks / count * code.block;
+        parts.push_back({&code, begin, std::min(end, code.size)});
+      }
+    }
+  }
+};
 
 }  // namespace
 
 ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
                        void* const* results, size_t result_count,
                        ffi::Span<const int64_t> encoded) {
-  auto& [groups, inputs, outputs, parts] = of_thread<Call>();
-  const int64_t* next = encoded.begin();
-  groups.resize(*next++);
-  inputs.resize(operand_count);
-  outputs.resize(result_count);
-  parts.clear();
-  size_t input = 0, operand = 0, output = 0;
-  for (Bytecode& code : groups) {
-    const size_t most = operand_count - operand;  // each input is one operand at least
-    if (next[1] > int64_t(most) || output + next[2] > result_count) return of_others();
-    code = decode(next, inputs.data() + input, outputs.data() + output);
-    const size_t taken = count_operands(code.inputs, code.input_count);
-    if (taken > most) return of_others();
-    take_operands(inputs.data() + input, code.input_count, operands + operand);
-    operand += taken;
-    input += code.input_count;
-    for (const size_t last = output + code.output_count; output < last; ++output) {
-      outputs[output].data = results[output];
-    }
+  Groups* const call = of_thread<Calls<Groups>>().find(
+      encoded, [=](const std::vector<int64_t>& words, Groups& groups) {
+        return groups.decode(words, result_count);
+      });
+  if (!call || call->operands > int64_t(operand_count) || call->outputs.size() > result_count) {
+    return ffi::Error::InvalidArgument("the bytecode is for other operands");
   }
-
-  int64_t operations = 0;
-  for (const Bytecode& code : groups) {
-    const int64_t here = code.size * code.cost;
-    operations += here;
-    if (here < 2 * kThread) {
-      parts.push_back({&code, 0, code.size});
-      continue;
-    }
-    const int64_t blocks = blocks_of(code.size, code.block);
-    const int64_t count = std::min(blocks, here / kThread);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t begin = i * blocks / count * code.block;
-      const int64_t end = (i + 1) * blocks / count * code.block;
-      parts.push_back({&code, begin, std::min(end, code.size)});
-    }
-  }
+  take_operands(call->inputs.data(), call->inputs.size(), operands);
+  for (Output& output : call->outputs) output.data = *results++;
   const Elementwise& set = instruction_set().elementwise;
-  share(pool, parts.size(), operations, kThread, [of = parts.data(), &set](int64_t i) {
+  share(pool, call->parts.size(), call->operations, kThread,
+        [of = call->parts.data(), &set](int64_t i) {
     evaluate(*of[i].code, set, of[i].begin, of[i].end);
   });
   return ffi::Error::Success();

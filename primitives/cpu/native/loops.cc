@@ -73,6 +73,14 @@ ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, voi
   return ffi::Error::InvalidArgument("a step of another kind");
 }
 
+// What a call needs; of a small call, getting memory takes the longest.
+struct Call {
+  std::vector<Step> steps;
+  std::vector<char*> arrays;
+  std::vector<void*> at, results;
+  std::vector<const void*> operands;
+};
+
 // encoded: how many iterations, places and steps there are; the places; of each step its kind, how
 // many operands, results and integers it has, and these.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
@@ -82,7 +90,10 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   static_assert(sizeof(Place) == 8 * sizeof(int64_t), "as it is encoded");
   const auto* const places = reinterpret_cast<const Place*>(next + 3);
   next += 3 + 8 * place_count;
-  std::vector<Step> steps(step_count);
+  auto& [steps, arrays, at, results, operands] = of_thread<Call>();
+  steps.resize(step_count);
+  at.resize(place_count);
+  arrays.clear();
   for (Step& step : steps) {
     step = {next[0], next[1], next[2], next[3]};
     step.operands = next + 4;
@@ -90,15 +101,12 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     step.integers = step.results + step.result_count;
     next = step.integers + step.integer_count;
   }
-  std::vector<char*> arrays;
   for (size_t i = 0; i < args.size(); ++i) {
     arrays.push_back(static_cast<char*>(args.get<ffi::AnyBuffer>(i)->untyped_data()));
   }
   for (size_t i = 0; i < rets.size(); ++i) {
     arrays.push_back(static_cast<char*>((*rets.get<ffi::AnyBuffer>(i))->untyped_data()));
   }
-  std::vector<void*> at(place_count), results;
-  std::vector<const void*> operands;
   const IeeeArithmetic ieee;  // of most steps
   for (int64_t t = 0; t < iterations; ++t) {
     for (int64_t i = 0; i < place_count; ++i) {

@@ -66,8 +66,18 @@ struct Place {
   float* at(int64_t element) const { return data + (element - origin); }
 };
 
+// Bytecode that comes first, and the array that it takes.
+struct First {
+  Bytecode code;
+  Input input;
+  Output output;
+  int64_t from;
+  std::vector<float> made;
+};
+
 struct Rows {
-  int64_t rows, n, full_count, row_count;
+  int64_t rows, n, full_count, row_count, cost;
+  std::vector<First> first;
   std::vector<void*> memory;  // of arrays that are not in between
   std::vector<Step> steps;
   std::vector<Input> inputs;
@@ -75,27 +85,7 @@ struct Rows {
   const Step* longest;  // that of most operations, which the memory has time to overlap
   std::vector<Fetched> fetched;
 
-  // Those of another call, in the same memory: of a small call, getting it takes the longest.
-  void reset(const int64_t*& next) {
-    rows = *next++;
-    n = *next++;
-    full_count = *next++;
-    row_count = *next++;
-    longest = nullptr;
-    memory.clear();
-    steps.clear();
-    inputs.clear();
-    outputs.clear();
-    fetched.clear();
-  }
-  int64_t cost() const {
-    int64_t sum = 0;
-    for (const Step& step : steps) {
-      if (step.kind != kOfRows) sum += step.kind == kFull ? step.code.cost : 1;
-    }
-    return sum;
-  }
-
+  bool decode(const std::vector<int64_t>& words, int64_t of_call);
   void find_fetched(int64_t known);
   void compute(int64_t begin, int64_t end) const;
 };
@@ -142,6 +132,53 @@ void Rows::find_fetched(int64_t known) {
       }
     }
   }
+}
+
+// Of a call with so many operands and results; whether the words are those of one.
+bool Rows::decode(const std::vector<int64_t>& words, int64_t of_call) {
+  const int64_t* next = words.data();
+  rows = *next++;
+  n = *next++;
+  full_count = *next++;
+  row_count = *next++;
+  first.resize(*next++);
+  steps.resize(*next++);
+  inputs.clear();
+  outputs.clear();
+  for (First& x : first) {
+    x.code = repjax::decode(next, &x.input, &x.output);
+    x.from = *next++;
+    x.made.resize(x.code.size);
+  }
+  cost = 0;
+  for (Step& step : steps) {
+    step.kind = Kind(*next++);
+    if (step.kind == kCanonical) {
+      step.from = *next++;
+      step.to = *next++;
+      ++cost;
+      continue;
+    }
+    if (step.kind == kReduction) {
+      step.join = *next++;
+      step.bits = *next++;
+      step.from = *next++;
+      step.to = *next++;
+      ++cost;
+      continue;
+    }
+    const size_t input = inputs.size(), output = outputs.size();
+    inputs.resize(input + next[1]);
+    outputs.resize(output + next[2]);
+    step.code = repjax::decode(next, inputs.data() + input, outputs.data() + output);
+    if (step.kind == kFull) cost += step.code.cost;
+    step.arrays = next;
+    next += step.code.input_count + step.code.output_count;
+  }
+  longest = nullptr;
+  fetched.clear();
+  find_fetched(of_call);
+  return next == words.data() + words.size();
 }
 
 // The same numbers, made canonical: nearly always they are, and stay where they are.
@@ -251,55 +288,28 @@ void Rows::compute(int64_t begin, int64_t end) const {
 
 ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
                      void* const* results, size_t result_count, ffi::Span<const int64_t> encoded) {
-  auto& rows = of_thread<Rows>();
-  const int64_t* next = encoded.begin();
-  rows.reset(next);
-  const int64_t first = *next++;
-  rows.steps.resize(*next++);
+  const int64_t of_call = operand_count + result_count;
+  Rows* const call = of_thread<Calls<Rows>>().find(
+      encoded, [=](const std::vector<int64_t>& words, Rows& rows) {
+        return rows.decode(words, of_call);
+      });
+  if (!call) return ffi::Error::InvalidArgument("the bytecode is for other operands");
+  Rows& rows = *call;
+  rows.memory.clear();
   for (size_t i = 0; i < operand_count; ++i) {
     rows.memory.push_back(const_cast<void*>(operands[i]));
   }
   rows.memory.insert(rows.memory.end(), results, results + result_count);
-  const int64_t of_call = rows.memory.size();
-  std::vector<std::vector<float>> made(first);
-  for (std::vector<float>& array : made) {
-    Input input;
-    Output output;
-    const Bytecode code = decode(next, &input, &output);
-    input.data = rows.memory[*next++];
-    array.resize(code.size);
-    output.data = array.data();
-    evaluate(code, instruction_set().elementwise, 0, code.size);
-    rows.memory.push_back(array.data());
-  }
-  for (Step& step : rows.steps) {
-    step.kind = Kind(*next++);
-    if (step.kind == kCanonical) {
-      step.from = *next++;
-      step.to = *next++;
-      continue;
-    }
-    if (step.kind == kReduction) {
-      step.join = *next++;
-      step.bits = *next++;
-      step.from = *next++;
-      step.to = *next++;
-      continue;
-    }
-    const size_t inputs = rows.inputs.size(), outputs = rows.outputs.size();
-    rows.inputs.resize(inputs + next[1]);
-    rows.outputs.resize(outputs + next[2]);
-    step.code = decode(next, rows.inputs.data() + inputs, rows.outputs.data() + outputs);
-    step.arrays = next;
-    next += step.code.input_count + step.code.output_count;
-  }
-  if (next != encoded.end()) {
-    return ffi::Error::InvalidArgument("the bytecode is for other operands");
+  for (First& first : rows.first) {
+    first.input.data = rows.memory[first.from];
+    first.output.data = first.made.data();
+    first.code.inputs = &first.input;
+    first.code.outputs = &first.output;
+    evaluate(first.code, instruction_set().elementwise, 0, first.code.size);
+    rows.memory.push_back(first.made.data());
   }
 
-  rows.find_fetched(of_call);
-  const int64_t operations = rows.rows * rows.n * rows.cost();
-  const int64_t threads = useful_threads(pool, operations, kThread);
+  const int64_t threads = useful_threads(pool, rows.rows * rows.n * rows.cost, kThread);
   const int64_t parts = std::min(rows.rows, threads == 1 ? 1 : threads * kParts);
   in_parallel(pool, threads, parts, [&](int64_t i) {
     rows.compute(i * rows.rows / parts, (i + 1) * rows.rows / parts);
