@@ -102,15 +102,27 @@ void wait_until(Condition condition) {
 // a thread takes it about 10 microseconds; without a pool, this one.
 int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least);
 
+// A thread that is at work on several blocks, while this is there.
+class AtWork {
+ public:
+  static std::atomic<int64_t> threads;
+  AtWork() { threads.fetch_add(1, std::memory_order_relaxed); }
+  ~AtWork() { threads.fetch_sub(1, std::memory_order_relaxed); }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+};
+
 // in_parallel with several threads and several blocks.
 void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
               std::function<void(int64_t)> block);
 
 // Calls block(i) for i in [0, blocks), in this thread and in those of XLA's pool that have time, in
-// at most `threads` threads in all.
+// at most `threads` threads in all, fewer where others are at work.
 template <class Block>
 void in_parallel(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks, Block block) {
+  if (blocks == 1) return block(0);
   if (threads > 1 && blocks > 1) return hand_out(pool, threads, blocks, std::move(block));
+  const AtWork at_work;
   for (int64_t i = 0; i < blocks; ++i) block(i);
 }
 
