@@ -37,8 +37,9 @@ from repjax.primitives.operations.products.geometry import Geometry
 
 #: Steps of a product that is worth it, and of a chain, of which most meet no middle.
 _LEAST, _LONGEST = 1 << 18, 1 << 13
-#: Steps between which sums are kept in memory.
-_AT_ONCE = 4
+#: Steps between which sums are kept in memory, of few chains and of more: to begin others takes XLA
+#: some microseconds, and steps at once wait for each other.
+_FEW, _AT_ONCE = 1 << 16, (8, 4)
 #: The bits of a float64 number below float32's last place, and half of that place.
 _BELOW, _HALF = 0x1FFFFFFF, 0x10000000
 #: Chains that are computed again at a time, and how many in all make that as slow as the body.
@@ -135,6 +136,7 @@ def _steps(step, lhs, rhs):
     """All steps of the chains: ``step(a, b, s)`` is the next s, and where it is unknown."""
     shape = sequential.chain_shape(lhs, rhs)
     terms = lhs.shape[0]
+    together = _AT_ONCE[math.prod(shape) > _FEW]
 
     def at_once(first, s, count):
         unknown = None
@@ -144,9 +146,9 @@ def _steps(step, lhs, rhs):
         return lax.select(unknown, lax.full_like(s, np.nan), s)
 
     def several(i, s):
-        return at_once(i * np.int32(_AT_ONCE), s, _AT_ONCE)
+        return at_once(i * np.int32(together), s, together)
 
-    turns, rest = divmod(terms, _AT_ONCE)
+    turns, rest = divmod(terms, together)
     s = lax.fori_loop(np.int32(0), np.int32(turns), several, lax.full(shape, 0, lhs.dtype))
     return at_once(np.int32(terms - rest), s, rest) if rest else s
 
