@@ -1,8 +1,8 @@
 // Blocks of work are handed out by a counter.  The calling thread works too, so that it never waits
 // for a thread that waits for it; threads that come late find nothing to do.  At the end it looks for
 // the others for about 10 microseconds, and then sleeps.  Where other calls are at work, as those of
-// other devices on this CPU, fewer threads are asked: a block that a thread has taken whose processor
-// another one has is one to wait for.
+// other devices on this CPU, each has its share of the threads: a block that a thread has taken whose
+// processor another one has is one to wait for.
 
 #include "threads.h"
 
@@ -18,7 +18,7 @@
 
 namespace repjax {
 
-std::atomic<int64_t> AtWork::threads{0};
+std::atomic<int64_t> AtWork::calls{0};
 
 namespace {
 
@@ -33,7 +33,6 @@ struct Work {
       : block(std::move(block)), blocks(blocks) {}
 
   void run() {
-    const AtWork at_work;
     int64_t mine = 0;
     for (int64_t i; (i = next.fetch_add(1)) < blocks; ++mine) block(i);
     if (mine == 0 || done.fetch_add(mine) + mine < blocks) return;
@@ -63,9 +62,9 @@ int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least) {
 
 void hand_out(xla::ffi::ThreadPool* pool, int64_t threads, int64_t blocks,
               std::function<void(int64_t)> block) {
+  const AtWork at_work;
   auto work = std::make_shared<Work>(std::move(block), blocks);
-  const int64_t idle = pool->num_threads() - AtWork::threads.load(std::memory_order_relaxed);
-  const int64_t asked = std::min({threads, blocks, idle});
+  const int64_t asked = std::min({threads, blocks, pool->num_threads() / AtWork::calls});
   for (int64_t i = 1; i < asked; ++i) pool->Schedule([work] { work->run(); });
   work->run();
   work->wait();

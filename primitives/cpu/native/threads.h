@@ -102,12 +102,12 @@ void wait_until(Condition condition) {
 // a thread takes it about 10 microseconds; without a pool, this one.
 int64_t useful_threads(xla::ffi::ThreadPool* pool, double work, int64_t least);
 
-// A thread that is at work on several blocks, while this is there.
+// A call that is at work on several blocks, while this is there.
 class AtWork {
  public:
-  static std::atomic<int64_t> threads;
-  AtWork() { threads.fetch_add(1, std::memory_order_relaxed); }
-  ~AtWork() { threads.fetch_sub(1, std::memory_order_relaxed); }
+  static std::atomic<int64_t> calls;
+  AtWork() { calls.fetch_add(1, std::memory_order_relaxed); }
+  ~AtWork() { calls.fetch_sub(1, std::memory_order_relaxed); }
   AtWork(const AtWork&) = delete;
   AtWork& operator=(const AtWork&) = delete;
 };
