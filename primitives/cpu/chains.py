@@ -37,8 +37,8 @@ from repjax.primitives.operations.products.geometry import Geometry
 
 #: Steps of a product that is worth it, and of a chain, of which most meet no middle.
 _LEAST, _LONGEST = 1 << 18, 1 << 13
-#: Steps between which sums are kept in memory, of few chains and of more: to begin others takes XLA
-#: some microseconds, and steps at once wait for each other.
+#: Steps from one time that sums are in memory to the next, of few chains and of more: to call the
+#: loop takes XLA some microseconds, while steps wait for each other.
 _FEW, _AT_ONCE = 1 << 16, (8, 4)
 #: The bits of a float64 number below float32's last place, and half of that place.
 _BELOW, _HALF = 0x1FFFFFFF, 0x10000000
