@@ -184,6 +184,20 @@ def test_sums_that_are_subnormal(place):
     assert_same_bits(dot(lhs, rhs), expected)
 
 
+@pytest.mark.parametrize("place", [-150, -149, -126])
+def test_sums_of_few_bits_that_are_small(place):
+    """Products of 24 bits: where they may be float32 numbers, none of their sums is subnormal."""
+    rng = np.random.default_rng(9)
+    x, y = (
+        rng.integers(1 << 11, 1 << 12, shape) * rng.choice([-1, 1], shape)
+        for shape in [(64, 9), (9, 64)]
+    )
+    x[0, 0] = y[0, 0] = 1 << 11  # the least, whose last places, of 24 bits, are those meant
+    lhs, rhs = (np.ldexp(v, e + 12).astype(np.float32) for v, e in ((x, -80), (y, place + 80)))
+    assert chains._way(lhs, rhs) == (chains._Way.BODY if place < -149 else chains._Way.IN_FLOAT32)
+    assert_same_bits(dot(lhs, rhs), reference.products.dot_general(lhs, rhs, MATRIX))
+
+
 def test_products_of_25_bits_are_too_long():
     for bits in (22, 23, 24, 25, 26):
         lhs, rhs = few_bits(bits)

@@ -149,6 +149,7 @@ bool Rows::decode(const std::vector<int64_t>& words, int64_t of_call) {
     x.code = repjax::decode(next, &x.input, &x.output);
     x.from = *next++;
     x.made.resize(x.code.size);
+    x.output.data = x.made.data();
   }
   cost = 0;
   for (Step& step : steps) {
@@ -302,9 +303,6 @@ ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t 
   rows.memory.insert(rows.memory.end(), results, results + result_count);
   for (First& first : rows.first) {
     first.input.data = rows.memory[first.from];
-    first.output.data = first.made.data();
-    first.code.inputs = &first.input;
-    first.code.outputs = &first.output;
     evaluate(first.code, instruction_set().elementwise, 0, first.code.size);
     rows.memory.push_back(first.made.data());
   }
