@@ -49,17 +49,22 @@ def _sum(context: Context, x, axes: tuple[int, ...]):
 _FEW = 1 << 16
 
 
-def _reduced(reduce, x, axes, groups):
-    """The reduction over mesh axes of a vector of each device."""
+def _over_axes(reduce, flat, axes, groups) -> list[jax.Array]:
+    """The reductions over mesh axes of several vectors of one type."""
     devices = len(groups[0]) if groups else lax.psum(1, axes)
     unequal = groups and any(len(group) != devices for group in groups)
-    if x.size * devices <= _FEW or unequal:
-        return reduce(lax.all_gather(x, axes, axis_index_groups=groups), (0,))
-    size = -(-x.size // devices)
-    filled = lax.pad(x, lax.full((), 0, x.dtype), [(0, size * devices - x.size, 0)])
-    shares = filled.reshape(devices, size)
+    sizes = [x.size for x in flat]
+    if sum(sizes) * devices <= _FEW or unequal:
+        gathered = lax.all_gather(lax.concatenate(flat, 0), axes, axis_index_groups=groups)
+        return list(lax.split(reduce(gathered, (0,)), sizes))
+    # One more vector makes the shares equal: padding the others, and cutting what comes back,
+    # would copy all of them.
+    filling = -sum(sizes) % devices
+    filled = lax.concatenate([*flat, lax.full((filling,), 0, flat[0].dtype)], 0)
+    shares = filled.reshape(devices, -1)
     share = reduce(lax.all_to_all(shares, axes, 0, 0, axis_index_groups=groups), (0,))
-    return lax.all_gather(share, axes, axis_index_groups=groups, tiled=True)[: x.size]
+    reduced = lax.all_gather(share, axes, axis_index_groups=groups, tiled=True)
+    return list(lax.split(reduced, [*sizes, filling]))[: len(flat)]
 
 
 def _over_devices(reduce, operands, axes, groups) -> list[jax.Array]:
@@ -67,9 +72,8 @@ def _over_devices(reduce, operands, axes, groups) -> list[jax.Array]:
     results = list(operands)
     for dtype in dict.fromkeys(x.dtype for x in operands):
         places = [i for i, x in enumerate(operands) if x.dtype == dtype]
-        flat = [operands[i].reshape(-1) for i in places]
-        reduced = _reduced(reduce, lax.concatenate(flat, 0), axes, groups)
-        for i, x in zip(places, lax.split(reduced, [x.size for x in flat]), strict=True):
+        reduced = _over_axes(reduce, [operands[i].reshape(-1) for i in places], axes, groups)
+        for i, x in zip(places, reduced, strict=True):
             results[i] = x.reshape(operands[i].shape)
     return results
 

@@ -22,6 +22,8 @@ typedef double Wide __attribute__((vector_size(4 * kLanes)));
 static inline Vector fma(Vector a, Vector b, Vector c);  // a * b + c with one rounding
 static inline Vector broadcast(float x);
 static inline Vector load_part(const float* from, int count);  // so many elements, and zeros
+// Four elements each from row[0], row[4], ... on: of every fourth row.
+static inline Vector load_fours(const float* from, const int64_t* row);
 static inline Vector root(Vector x);  // square roots
 static inline Wide root(Wide x);
 static inline Wide wide(Narrow x);

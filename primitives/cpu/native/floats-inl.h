@@ -39,15 +39,17 @@ static inline void copy(const float* from, int64_t count, float* to) {
   for (; j < count; ++j) to[j] = factor<raw>(from[j]);
 }
 
-// x[l][j] = from[b[j] + l]
+// x[l][j] = from[b[j] + l], and asks the memory for what is `ahead` of that.  Loads bring together what
+// is more than three rows apart: shuffles, of which there is one a cycle, take the most time here.
 template <bool raw>
-static inline void load_square(const float* from, const int64_t* b, Vector (&x)[kLanes]) {
+static inline void load_square(const float* from, const int64_t* b, Vector (&x)[kLanes],
+                               int64_t ahead = 4 * kLanes) {
 #pragma GCC unroll 16
   for (int j = 0; j < kLanes; ++j) {
-    __builtin_prefetch(from + b[j] + 4 * kLanes);
-    x[j] = factor<raw>(load(from + b[j]));
+    __builtin_prefetch(from + b[j] + ahead);
+    x[j] = factor<raw>(load_fours(from + j / 4 * 4, b + j % 4));
   }
-  transpose(x);
+  transpose<2>(x);
 }
 // The first `count` of these.
 template <bool raw>
@@ -123,12 +125,16 @@ static void tile_across(int64_t terms, const float* const* lhs, const int64_t* l
   for (int v = 0; v < kColumns; ++v) {
     for (int m = 0; m < kRows; ++m) s[v][m] = begin(rows[m] + v * kLanes, first);
   }
+  // What is to be read next are, behind the last term, the columns of the next tile.
+  constexpr int64_t kAhead = 4 * kLanes;
+  const int64_t next = kColumns * kLanes * (columns[1] - columns[0]) - terms;
   int64_t k = 0;
   for (; k + kLanes <= terms; k += kLanes) {
+    const int64_t ahead = kAhead + (k + kAhead < terms ? 0 : next);
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v) {
       Vector x[kLanes];
-      load_square<false>(rhs + k, columns + v * kLanes, x);
+      load_square<false>(rhs + k, columns + v * kLanes, x, ahead);
 #pragma GCC unroll 16
       for (int l = 0; l < kLanes; ++l) {
 #pragma GCC unroll 4

@@ -87,6 +87,12 @@ static inline Vector broadcast(float x) { return _mm512_set1_ps(x); }
 static inline Vector load_part(const float* from, int count) {
   return _mm512_maskz_loadu_ps((1u << count) - 1, from);
 }
+static inline Vector load_fours(const float* from, const int64_t* row) {
+  Vector x = _mm512_castps128_ps512(_mm_loadu_ps(from + row[0]));
+  x = _mm512_insertf32x4(x, _mm_loadu_ps(from + row[4]), 1);
+  x = _mm512_insertf32x4(x, _mm_loadu_ps(from + row[8]), 2);
+  return _mm512_insertf32x4(x, _mm_loadu_ps(from + row[12]), 3);
+}
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
 static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
 static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
@@ -162,6 +168,10 @@ static inline Vector load_part(const float* from, int count) {
   const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(count), places));
 }
+static inline Vector load_fours(const float* from, const int64_t* row) {
+  const __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(from + row[0]));
+  return _mm256_insertf128_ps(x, _mm_loadu_ps(from + row[4]), 1);
+}
 static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
 static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
 static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
@@ -223,6 +233,9 @@ static inline Vector load_part(const float* from, int count) {
   for (int i = 0; i < count; ++i) x[i] = from[i];
   return x;
 }
+static inline Vector load_fours(const float* from, const int64_t* row) {
+  return load(from + row[0]);
+}
 static inline Vector root(Vector x) { return vsqrtq_f32(x); }
 static inline Wide root(Wide x) { return vsqrtq_f64(x); }
 static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
@@ -264,6 +277,9 @@ static inline Vector load_part(const float* from, int count) {
   Vector x = {};
   for (int i = 0; i < count; ++i) x[i] = from[i];
   return x;
+}
+static inline Vector load_fours(const float* from, const int64_t* row) {
+  return load(from + row[0]);
 }
 static inline Vector root(Vector x) {
   for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
