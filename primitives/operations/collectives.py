@@ -5,9 +5,10 @@ operands of all devices, in the order of the axis, and reduces them like an arra
 many elements: so the network's topology, its algorithm and the number of hosts do not matter.
 The number of devices does: it is how the program divides its data.
 
-The operands of an equation go together, since devices wait for each other at each exchange.  Where
-there is much to reduce, a device reduces its share, and the results are gathered: what goes from
-device to device is then twice the operands, however many devices there are.
+The small operands of an equation go together, since devices wait for each other at each exchange;
+large ones go alone, since what goes together is copied.  Where there is much to reduce, a device
+reduces its share, and the results are gathered: what goes from device to device is then twice the
+operands, however many devices there are.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def _sum(context: Context, x, axes: tuple[int, ...]):
 
 #: Elements of all devices that take less time to gather than another exchange does.
 _FEW = 1 << 16
+#: Elements of a device that are worth an exchange, and more of which would take more memory: what
+#: is exchanged is copied.
+_MANY = 1 << 21
 
 
 def _over_axes(reduce, flat, axes, groups) -> list[jax.Array]:
@@ -70,12 +74,33 @@ def _over_axes(reduce, flat, axes, groups) -> list[jax.Array]:
 def _over_devices(reduce, operands, axes, groups) -> list[jax.Array]:
     """The reductions over mesh axes of several operands, those of a type together."""
     results = list(operands)
-    for dtype in dict.fromkeys(x.dtype for x in operands):
-        places = [i for i, x in enumerate(operands) if x.dtype == dtype]
+    for places in _together(operands):
         reduced = _over_axes(reduce, [operands[i].reshape(-1) for i in places], axes, groups)
         for i, x in zip(places, reduced, strict=True):
             results[i] = x.reshape(operands[i].shape)
     return results
+
+
+def _together(operands) -> list[list[int]]:
+    """Which operands go together: of one type, and of ``_MANY`` elements, or one that is larger."""
+    parts: list[list[int]] = []
+    for dtype in dict.fromkeys(x.dtype for x in operands):
+        small: list[int] = []
+        held = 0
+        for i, x in enumerate(operands):
+            if x.dtype != dtype:
+                continue
+            if x.size > _MANY:
+                parts.append([i])
+                continue
+            if held + x.size > _MANY:
+                parts.append(small)
+                small, held = [], 0
+            small.append(i)
+            held += x.size
+        if small:
+            parts.append(small)
+    return parts
 
 
 def _collective(name: str, reduce, stock, *others: str) -> None:

@@ -56,6 +56,25 @@ def test_reductions_that_do_not_wait_for_each_other_are_one_exchange():
     assert text.count("stablehlo.all_gather") == 2
 
 
+def test_what_is_large_is_exchanged_by_itself():
+    """All of it at once would be in memory several times."""
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("i"), out_specs=P())
+    def program(x, y):
+        sums = lax.psum((x, y, x + 1, y + 1), "i")
+        return sums, lax.psum(sums[:3], "i")
+
+    def exchanges(size: int) -> int:
+        large = jax.ShapeDtypeStruct((size,), np.float32)
+        small = jax.ShapeDtypeStruct((70_000,), np.float32)
+        text = repjax.reproducible(program).lower(large, small).as_text()
+        return text.count("stablehlo.all_gather")
+
+    assert exchanges(70_000) == 2
+    assert exchanges(3_000_000) == 3 + 3
+
+
 def test_refusals_inside_are_listed():
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 

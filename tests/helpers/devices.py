@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from unittest import mock
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from helpers.groups import random_groups
 from helpers.networks import block, block_gradients
 from helpers.rows import RANDOM, random_rows
 from repjax.primitives.gpu import products
+from repjax.primitives.operations import collectives
 from repjax.primitives.operations.products import order_independent, orders
 
 DEVICES = 8
@@ -533,6 +535,8 @@ def programs():
         yield f"sharded, {kind}", sharded(mesh), whole
     for order in ("pairwise", "sequential", "order_independent", "exact"):
         yield f"together, {order}", together(order), together_without(order)
+        with mock.patch.object(collectives, "_MANY", 9000):
+            yield f"in parts, {order}", together(order), together_without(order)
     for mapped_over in (False, True):
         parts = written(MESHES["Auto"], mapped_over)
         yield f"written caches, shard_map {mapped_over}", parts, written(None)
