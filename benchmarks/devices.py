@@ -4,8 +4,9 @@
 
 The devices are parts of the CPU, which all of them compute on, so that what counts are the ratios.
 Each has a part of the batch: ``jit`` of arrays that are sharded, and ``shard_map``, where each
-computes its part's gradients, whose mean is taken.  Prints a Markdown table and, with --output,
-writes NAME.md and NAME.json.
+computes its part's gradients, whose mean is taken.  The memory is that of one device: arguments,
+results and what is kept in between.  Prints Markdown tables and, with --output, writes NAME.md and
+NAME.json.
 """
 
 from __future__ import annotations
@@ -24,8 +25,22 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
 
+import repjax
 from repjax.models import LeNet5
 from repjax.verify import conformance
+
+
+class Perceptron(flax.linen.Module):
+    """Layers of 4.2 million parameters: so many that copies of their gradients count."""
+
+    layers: int = 4
+    features: int = 2048
+
+    @flax.linen.compact
+    def __call__(self, x):
+        for _ in range(self.layers):
+            x = flax.linen.relu(flax.linen.Dense(self.features)(x))
+        return x
 
 
 def networks():
@@ -33,6 +48,7 @@ def networks():
     yield "LeNet-5", LeNet5(layers=flax.linen), cpu.values((64, 32, 32, 1)), np.arange(64) % 10
     yield "transformer", cpu.Transformer(features=128), tokens, tokens
     yield "ResNet", cpu.ResNet(features=32), cpu.values((16, 16, 16, 3)), np.arange(16) % 10
+    yield "perceptron, 17 M", Perceptron(), cpu.values((128, 2048)), np.arange(128) * 16
 
 
 def cases(mesh):
@@ -67,13 +83,31 @@ def cases(mesh):
             yield f"{name}, {mesh.size} devices, {way}", function, arguments
 
 
+def memory(function, arguments) -> int:
+    """The bytes of a device that a call needs."""
+    needs = function.lower(*arguments).compile().memory_analysis()
+    whole = needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes
+    return whole - needs.alias_size_in_bytes
+
+
 def run() -> None:
     """Measure on the devices that there are; a line of JSON for each case."""
     mesh = jax.make_mesh(
         (jax.device_count(),), ("batch",), axis_types=(jax.sharding.AxisType.Auto,)
     )
     for name, function, arguments in cases(mesh):
-        print(json.dumps([name, cpu.measure(function, arguments, 20)]), flush=True)
+        row = cpu.measure(function, arguments, 20)
+        row["plain_bytes"] = memory(jax.jit(function), arguments)
+        row["repjax_bytes"] = memory(repjax.reproducible(function), arguments)
+        print(json.dumps([name, row]), flush=True)
+
+
+def table(rows, info) -> str:
+    lines = ["", "| case | plain, MB of a device | repjax, MB | ratio |", "|---|---:|---:|---:|"]
+    for name, row in rows.items():
+        plain, ours = row["plain_bytes"], row["repjax_bytes"]
+        lines.append(f"| {name} | {plain / 1e6:.1f} | {ours / 1e6:.1f} | {ours / plain:.2f} |")
+    return cpu.table(rows, info) + "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -92,10 +126,10 @@ def main() -> None:
         process = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         rows |= dict(json.loads(line) for line in process.stdout.splitlines())
     info = cpu.environment()
-    print(cpu.table(rows, info))
+    print(table(rows, info))
     if arguments.output:
         report = {"environment": info, "cases": rows}
-        conformance.write(arguments.output, report, cpu.table(rows, info))
+        conformance.write(arguments.output, report, table(rows, info))
     return None
 
 

@@ -287,14 +287,14 @@ def products() -> str:
 
 
 def devices() -> str:
-    found = cases("devices")
-    names = dict.fromkeys(re.sub(r", \d devices", "", name) for name in found)
-    rows = []
-    for name in names:
-        network, way = name.split(", ")
-        ratios = (found[f"{network}, {count} devices, {way}"]["ratio"] for count in (2, 8))
-        rows.append([f"{network}, `{way}`", *ratios])
-    return table(["ratio to plain JAX on the same devices", "2 devices", "8 devices"], rows)
+    rows: dict[str, list[str]] = {}
+    for ratios in read("devices"):  # of time and of memory
+        for row in ratios:
+            network, way = re.split(r", \d devices, ", row["case"])
+            rows.setdefault(f"{network}, `{way}`", []).append(row["ratio"])
+    titles = ["ratio to plain JAX on the same devices", "2 devices", "8 devices"]
+    titles += ["memory of one of 2", "memory of one of 8"]
+    return table(titles, ([name, *ratios] for name, ratios in rows.items()))
 
 
 def gpt2() -> str:
