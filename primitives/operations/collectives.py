@@ -72,7 +72,7 @@ def _over_axes(reduce, flat, axes, groups) -> list[jax.Array]:
 
 
 def _over_devices(reduce, operands, axes, groups) -> list[jax.Array]:
-    """The reductions over mesh axes of several operands, those of a type together."""
+    """The reductions over mesh axes of several operands, in the parts of :func:`_together`."""
     results = list(operands)
     for places in _together(operands):
         reduced = _over_axes(reduce, [operands[i].reshape(-1) for i in places], axes, groups)
