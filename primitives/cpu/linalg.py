@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from repjax.primitives.operations.linalg import eigen, factorizations
+from repjax.primitives.operations.linalg import eigen, factorizations, tridiagonal
 from repjax.primitives.operations.linalg.matrices import flat, like
 
 
@@ -73,10 +73,37 @@ def _orthogonalize(x, length: int, tolerance: float):
     )
 
 
+def _tridiagonalize(a):
+    vectors = jax.ShapeDtypeStruct(a.shape[:2], a.dtype)
+    results = [vectors, vectors, jax.ShapeDtypeStruct(a.shape, a.dtype), vectors]
+    return jax.ffi.ffi_call("repjax_tridiagonalize", results, input_output_aliases={0: 2})(a)
+
+
+def _reflect(rows, reflectors, factors):
+    result = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
+    call = jax.ffi.ffi_call("repjax_reflect_rows", result, input_output_aliases={0: 0})
+    return call(rows, reflectors, factors)
+
+
+def _multiply(x, y):
+    result = jax.ShapeDtypeStruct((*x.shape[:3], y.shape[3]), x.dtype)
+    return jax.ffi.ffi_call("repjax_multiply_doubles", result)(x, y)
+
+
+def _merge(poles, z, rho, count, order):
+    shapes = poles.shape, (*poles.shape, poles.shape[1])
+    results = [jax.ShapeDtypeStruct(shape, poles.dtype) for shape in shapes]
+    found, steps = np.float64(tridiagonal.FOUND), np.int64(tridiagonal.STEPS)
+    return jax.ffi.ffi_call("repjax_merge", results)(
+        poles, z, rho, count, order, found=found, steps=steps
+    )
+
+
+_steps = tridiagonal.Steps(_orthogonalize, _tridiagonalize, _merge, _multiply, _reflect)
 _solve = functools.partial(factorizations.triangular_solve, substitute=_substitute)
 _qr = functools.partial(factorizations.qr, factorize=_geqrf, multiply=_householder_product)
-_eigh = functools.partial(eigen.eigh, orthogonalize=_orthogonalize)
-_svd = functools.partial(eigen.svd, orthogonalize=_orthogonalize, factorize=_qr)
+_eigh = functools.partial(eigen.eigh, steps=_steps)
+_svd = functools.partial(eigen.svd, steps=_steps, factorize=_qr)
 
 triangular_solve = _not_empty(_solve, factorizations.triangular_solve)
 cholesky = _not_empty(_cholesky, factorizations.cholesky)

@@ -17,8 +17,10 @@ from repjax.primitives.core import canonical as canonical_module
 from repjax.primitives.cpu import linalg as kernels
 from repjax.primitives.operations.linalg import eigen as spectral
 from repjax.primitives.operations.linalg import factorizations as linalg
+from repjax.primitives.operations.linalg import tridiagonal
 from repjax.verify.reference.linalg import eigh, orthogonalize, svd, tournament
 from repjax.verify.reference.values import bits
+from repjax.verify.reference.values import canonical as canonical_values
 
 # --- data -----------------------------------------------------------------------------------
 
@@ -63,7 +65,30 @@ def tiny(shape, seed=0):
     return normal(shape, seed) * np.float32(2.0**-115)
 
 
+def ones(shape, seed=0):
+    """Of rank 1, the elements after a reflection smaller and smaller."""
+    return np.ones(shape, np.float32)
+
+
+def diagonal(shape, seed=0):
+    return symmetric(shape, seed) * np.eye(shape[-1], dtype=np.float32)
+
+
+def wilkinson(shape, seed=0):
+    """Tridiagonal, eigenvalues that are nearly pairs (Wilkinson 1965)."""
+    n = shape[-1]
+    a = np.diag(np.abs(np.arange(n) - n // 2)) + np.eye(n, k=1) + np.eye(n, k=-1)
+    return np.broadcast_to(a, shape).astype(np.float32)
+
+
+def low_rank(shape, seed=0):
+    """Most eigenvalues nearly 0."""
+    a = normal(shape, seed)[..., :3]
+    return (a @ np.swapaxes(a, -1, -2)).astype(np.float32)
+
+
 SQUARE = [symmetric, positive_definite, clustered, graded, small_integers, huge, tiny]
+MANY_ROWS = [*SQUARE, ones, diagonal, wilkinson, low_rank]
 ANY = [normal, deficient, small_integers, huge, tiny]
 
 # --- every element --------------------------------------------------------------------------
@@ -90,6 +115,25 @@ def test_svd(shape, full_matrices):
         a = np.asarray(data(shape), np.float32)
         u, s, vt = repjax.reproducible(run)(a)
         assert_same_bits([u, s, vt], svd(a, full_matrices=full_matrices), data.__name__)
+        values = repjax.reproducible(lambda a: jnp.linalg.svd(a, compute_uv=False))(a)
+        assert_same_bits(values, s, data.__name__)
+
+
+# Around the numbers of leaves, and with rows that fill up the last one.
+@pytest.mark.parametrize("shape", [(33, 33), (2, 37, 37), (65, 65)], ids=str)
+def test_eigh_of_many_rows(shape):
+    for data in (*MANY_ROWS, np.zeros):
+        a = np.asarray(data(shape), np.float32)
+        assert_same_bits(list(_eigh(a)), eigh(a), data.__name__)
+    assert_same_bits(list(_upper(a)), eigh(a, lower=False))
+
+
+@pytest.mark.parametrize("shape", [(34, 33), (2, 35, 45)], ids=str)
+def test_svd_of_many_rows(shape):
+    for data in (*ANY, low_rank, ones, np.zeros):
+        a = np.asarray(data(shape), np.float32)[..., : shape[-1]]
+        u, s, vt = repjax.reproducible(lambda a: jnp.linalg.svd(a, full_matrices=False))(a)
+        assert_same_bits([u, s, vt], svd(a), data.__name__)
         values = repjax.reproducible(lambda a: jnp.linalg.svd(a, compute_uv=False))(a)
         assert_same_bits(values, s, data.__name__)
 
@@ -210,6 +254,31 @@ def test_singular_values_are_the_closest(data):
     assert np.abs((u[:, :8] * s) @ vt - a).max() < exact[0] * 2.0**-22
 
 
+@pytest.mark.parametrize("data", MANY_ROWS, ids=lambda data: data.__name__)
+def test_eigenvalues_of_many_rows_are_the_closest(data):
+    """As those of few rows; exact ones are those of float64, far more than close enough."""
+    a = data((70, 70))
+    a = canonical_values(np.tril(a) + np.tril(a, -1).T)
+    vectors, values = (np.asarray(x).astype(np.float64) for x in _eigh(a))
+    exact = np.linalg.eigvalsh(a.astype(np.float64))
+    largest = np.abs(exact).max()
+    assert np.abs(values - exact).max() <= largest * 0.51 * 2.0**-23
+    assert np.abs(vectors.T @ vectors - np.eye(70)).max() < 2.0**-22
+    assert np.abs(vectors.T @ a @ vectors - np.diag(values)).max() < largest * 2.0**-21
+
+
+@pytest.mark.parametrize("data", [*ANY, low_rank, ones], ids=lambda data: data.__name__)
+def test_singular_values_of_many_rows_are_the_closest(data):
+    a = canonical_values(data((80, 45))[:, :45])
+    run = repjax.reproducible(lambda a: jnp.linalg.svd(a, full_matrices=False))
+    u, s, vt = (np.asarray(x).astype(np.float64) for x in run(a))
+    exact = np.linalg.svd(a.astype(np.float64), compute_uv=False)
+    assert np.abs(s - exact).max() <= exact[0] * 0.51 * 2.0**-23
+    for x in (u.T @ u, vt @ vt.T):
+        assert np.abs(x - np.eye(len(x))).max() < 2.0**-20
+    assert np.abs((u * s) @ vt - a).max() < exact[0] * 2.0**-21
+
+
 # --- the C++ kernel -------------------------------------------------------------------------
 
 KERNELS = {
@@ -223,10 +292,49 @@ KERNELS = {
 # Around vectors, and blocks of rows (16 of either half); of several matrices, each is a task.
 @with_a_kernel
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("shape", [(1, 1), (7, 9, 9), (33, 33), (2, 70, 70), (101, 101)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (7, 9, 9), (33, 33), (2, 70, 70), (101, 101), (5, 40, 40)], ids=str
+)
 def test_kernels(name, shape):
     function, kinds = KERNELS[name]
     check_kernel(function, [data(shape, 1) for data in kinds])
+
+
+@with_a_kernel
+def test_kernels_of_many_rows():
+    """Of so many rows that threads share each step, one matrix and more than there are threads."""
+    for shape in ((201, 201), (9, 33, 33)):
+        function, _ = KERNELS["eigh"]
+        check_kernel(function, [data(shape, 1) for data in (symmetric, graded, low_rank, ones)])
+
+
+def merged(merge, poles, z, count):
+    order = np.random.default_rng(0).permutation(poles.shape[1]).astype(np.int32)
+    order = np.broadcast_to(order, poles.shape)
+    with jax.enable_x64(True):
+        rho = np.full((len(poles), 1), 0.75)
+        return [np.asarray(x) for x in jax.jit(merge)(poles, z, rho, count, order)]
+
+
+@with_a_kernel
+@pytest.mark.parametrize("m", [2, 7, 34, 66])
+def test_kernels_find_roots(m):
+    """Close to poles and between close ones, of few and of none; the vectors are orthogonal."""
+    random = np.random.default_rng(m)
+    poles = np.sort(random.standard_normal((6, m)))
+    poles[1] = 1 + np.arange(m) * 2.0**-48
+    poles[2, m // 2 :] += 2.0**20
+    z = random.standard_normal((6, m))
+    z[2:4] *= np.exp2(-random.uniform(0, 50, (2, m)))
+    count = np.array([[m], [m], [m], [1], [0], [m - 1]], np.int32)
+    expected = merged(tridiagonal.merge, poles, z, count)
+    for instruction_set in each_instruction_set():
+        assert_same_bits(merged(kernels._merge, poles, z, count), expected, instruction_set)
+    values, vectors = expected
+    assert np.abs(vectors @ np.swapaxes(vectors, 1, 2) - np.eye(m)).max() < 2.0**-42
+    live = np.arange(m) < count
+    assert_same_bits(values[~live], poles[~live])
+    assert (values >= poles).all()
 
 
 @with_a_kernel
@@ -242,7 +350,7 @@ def test_kernels_drop_small_elements(width, monkeypatch):
     expected = rotated(spectral._orthogonalize)
     for instruction_set in each_instruction_set():
         assert_same_bits(rotated(kernels._orthogonalize), expected, instruction_set)
-    monkeypatch.setattr(spectral, "_snap", lambda x: x)
+    monkeypatch.setattr(spectral, "snap", lambda x: x)
     assert not same_bits(rotated(spectral._orthogonalize), expected)
 
 
@@ -258,14 +366,14 @@ def test_the_data_can_tell_another_order_of_rounds():
     assert not same_bits(eigh(a, rounds=reverse)[0], eigh(a)[0])
 
 
-@pytest.mark.parametrize("name", ["product", "_snap", "_sum"])
+@pytest.mark.parametrize("name", ["product", "snap", "pairwise_sum"])
 def test_other_arithmetic_is_noticed(name, monkeypatch):
     """Rotations in float32, elements that are dropped, and sums in another order."""
     x = np.asarray(graded((9, 9)), np.float64)
     others = {
         "product": lambda x, y: (x * y).astype(np.float32).astype(np.float64),
-        "_snap": lambda x: jnp.where(jnp.abs(x) < 2.0**-30, 0, x),
-        "_sum": lambda x: jnp.cumsum(x, -1)[..., -1:],
+        "snap": lambda x: jnp.where(jnp.abs(x) < 2.0**-30, 0, x),
+        "pairwise_sum": lambda x: jnp.cumsum(x, -1)[..., -1:],
     }
     with jax.enable_x64(True):
         want = spectral._orthogonalize(jnp.asarray(x)[None], 9, 2.0**-28)[0]
@@ -273,6 +381,28 @@ def test_other_arithmetic_is_noticed(name, monkeypatch):
         module = canonical_module if name == "product" else spectral
         monkeypatch.setattr(module, name, others[name])
         assert not same_bits(spectral._orthogonalize(jnp.asarray(x)[None], 9, 2.0**-28)[0], want)
+
+
+@pytest.mark.parametrize("name", ["product", "snap", "pairwise_sum", "FOUND", "STEPS", "_GAP"])
+def test_other_arithmetic_of_many_rows_is_noticed(name, monkeypatch):
+    others = {
+        "product": lambda x, y: (x * y).astype(np.float32).astype(np.float64),
+        "snap": lambda x: jnp.where(jnp.abs(x) < 2.0**-10, 0, x),
+        "pairwise_sum": lambda x: jnp.cumsum(x, -1)[..., -1:],
+        "FOUND": 2.0**-20,
+        "STEPS": 1,
+        "_GAP": 2.0**-3,
+    }
+    a = np.asarray(symmetric((1, 40, 40)), np.float64)
+
+    def run():
+        with jax.enable_x64(True):
+            return jax.jit(lambda a: tridiagonal.eigh(a, spectral._STEPS)[0])(a)
+
+    want = run()
+    module = canonical_module if name == "product" else tridiagonal
+    monkeypatch.setattr(module, name, others[name])
+    assert not same_bits(run(), want)
 
 
 def test_a_limit_of_sweeps_is_kept(monkeypatch):

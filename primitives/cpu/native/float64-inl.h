@@ -17,5 +17,6 @@ static inline Vector smaller(Vector a, Vector b);  // the smaller magnitudes, of
 #include "grids-inl.h"
 #include "shuffles-inl.h"
 #include "rotations-inl.h"
+#include "tridiagonal-inl.h"
 #include "exact-inl.h"
 #include "grid_sums-inl.h"

@@ -419,6 +419,54 @@ struct Rotations {
   bool (*rotate)(const RotatedRows& rows, const Pair* pairs, int64_t count);
 };
 
+// A symmetric matrix that is made tridiagonal, rows of `width` elements, filled up to vectors.
+struct Tridiagonal {
+  double* a;
+  int64_t width;
+  double *v, *v_before;  // the reflectors of this step and of the one before
+  double *p, *w;         // what becomes the change of this step, and that of the one before
+  double tau;
+};
+
+// to = x y, for some rows.
+struct DoubleProduct {
+  const double* x;
+  int64_t x_row;
+  const double* y;
+  int64_t y_row;
+  double* to;
+  int64_t to_row;
+  int64_t terms, columns;
+};
+
+// The poles of rho times the sum of weights[j] / (at[j] - x) + 1 / rho, of which `weight` is the sum,
+// and what is found: where its roots are, seen from poles, and what makes them exact.  Arrays are
+// filled up to vectors.
+struct Poles {
+  int64_t count;
+  const double *at, *z, *weights;
+  double weight, rho, found;
+  int64_t steps;
+  const int32_t* order;
+  double *origins, *offsets, *values, *exact;
+};
+
+// tridiagonal-inl.h: tridiagonal matrices, and their eigenvectors.
+struct Spectral {
+  int64_t lanes;
+  double (*square)(const double* x, int64_t vectors);
+  bool (*find_reflector)(Tridiagonal& t, const double* x, int64_t k, double* left);
+  void (*change_rows)(const Tridiagonal& t, int64_t begin, int64_t end, int64_t vectors);
+  void (*multiply_rows)(const Tridiagonal& t, int64_t begin, int64_t end, int64_t vectors);
+  void (*find_change)(const Tridiagonal& t, double* p, int64_t k);
+  void (*reflect_rows)(const double* reflectors, const double* factors, int64_t n, int64_t width,
+                       double* rows, int64_t count);
+  void (*multiply)(const DoubleProduct& product, int64_t begin, int64_t end);
+  void (*find_roots)(const Poles& poles, int64_t first);
+  void (*find_weights)(const Poles& poles, int64_t first);
+  void (*find_vector)(const Poles& poles, int64_t root, double* row, double* to);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains& floats;
@@ -430,6 +478,7 @@ struct InstructionSet {
   const Linalg& linalg;
   const Fourier& fourier;
   const Rotations& rotations;
+  const Spectral& spectral;
   const Exact& exact;
   const GridSums& grid_sums;
   // For integers of up to 22 bits, and of more, where there are such instructions.

@@ -9,7 +9,7 @@ any order, or at once.
 
 All of it is float64, in which float32 results are nearly always the correctly rounded ones
 (``docs/accuracy.md``).  Each operation is rounded by itself: guards between products and sums keep
-the compiler from fusing them, and change no values, since :func:`_snap` leaves none that are so
+the compiler from fusing them, and change no values, since :func:`snap` leaves none that are so
 small.  Arrays are float32 ``[..., m, n]``.
 """
 
@@ -27,29 +27,14 @@ from repjax.primitives.core import canonical
 from repjax.primitives.core.define import define
 from repjax.primitives.core.sizes import power_of_two_from
 from repjax.primitives.operations.arithmetic import plain_rule
-from repjax.primitives.operations.linalg import factorizations, matrices
-from repjax.primitives.operations.reductions import sort_keys, sums
+from repjax.primitives.operations.linalg import factorizations, matrices, tridiagonal
+from repjax.primitives.operations.linalg.tridiagonal import inverse, lengths, pairwise_sum, snap
+from repjax.primitives.operations.reductions import sort_keys
 
 #: Rows are taken for orthogonal where the cosine of their angle is at most this.
 _COSINE = 2.0**-28
 #: The most sweeps; matrices of a few hundred rows take about ten, the worst conditioned twenty.
 SWEEPS = 60
-#: Smaller numbers become zero, so that no product of a few is subnormal.
-_SMALLEST = 2.0**-200
-
-
-def _sum(x):
-    """The ``pairwise`` sum in float64 over the last axis, which stays."""
-    (total,) = sums.pairwise(lambda xs, ys: [xs[0] + ys[0]], [x], x.ndim - 1)
-    return lax.expand_dims(total, [total.ndim])
-
-
-def _squares(x):
-    return _sum(canonical.product(x, x))
-
-
-def _snap(x):
-    return lax.select(lax.abs(x) < _SMALLEST, lax.full_like(x, 0), x)
 
 
 def _partners(n: int, k):
@@ -88,7 +73,8 @@ def _rotate(x, squares, partner, length: int, tolerance: float):
     first = lax.broadcast_in_dim(own < partner, squares.shape, [1])
     alone = lax.broadcast_in_dim(own == partner, squares.shape, [1])
 
-    g = _sum(canonical.product(*(lax.slice_in_dim(v, 0, length, axis=2) for v in (x, other))))
+    of_length = [lax.slice_in_dim(v, 0, length, axis=2) for v in (x, other)]
+    g = pairwise_sum(canonical.product(*of_length))
     of_other = jnp.take(squares, partner, axis=1, mode="clip")
     bound = squares * of_other * (tolerance * tolerance)
     rotated = (g * g > lax.max(bound, lax.full_like(bound, 0))) & ~alone
@@ -111,7 +97,7 @@ def _rotate(x, squares, partner, length: int, tolerance: float):
     of_rows = matrices.spread(swapped, x.shape)
     x, other = lax.select(of_rows, other, x), lax.select(of_rows, x, other)
     s, u = (matrices.spread(on_both(v), x.shape) for v in (s, s / (1 + c)))
-    x = _snap(x + canonical.product(s, other - canonical.product(u, x)))
+    x = snap(x + canonical.product(s, other - canonical.product(u, x)))
     squares = lax.select(swapped, of_other, squares) + on_both(canonical.product(t, g))
     return x, squares, lax.reduce_or(rotated, (0, 1, 2))
 
@@ -136,7 +122,9 @@ def _orthogonalize(x, length: int, tolerance: float):
             return x, squares, any_rotated | rotated
 
         x, _, count = state
-        start = x, _squares(lax.slice_in_dim(x, 0, length, axis=2)), np.bool_(False)
+        of_length = lax.slice_in_dim(x, 0, length, axis=2)
+        squares = pairwise_sum(canonical.product(of_length, of_length))
+        start = x, squares, np.bool_(False)
         x, _, rotated = lax.fori_loop(0, _rounds(n), step, start)
         return x, rotated, count + 1
 
@@ -158,12 +146,7 @@ def _scaled(a):
     power = canonical.to_float64(canonical.from_bits(power, np.float32))
     a = lax.select(matrices.spread(finite, a.shape), a, lax.full_like(a, 0))
     a = canonical.to_float64(a)
-    return _snap(a / matrices.spread(power, a.shape)), power, ~finite
-
-
-def _lengths(x):
-    """The Euclidean norms of the rows of ``x[batch, n, columns]``: ``[batch, n, 1]``."""
-    return canonical.guard(lax.sqrt(_squares(x)))
+    return snap(a / matrices.spread(power, a.shape)), power, ~finite
 
 
 def _narrow(x, invalid):
@@ -188,26 +171,27 @@ def _some(x, subset_by_index):
     return x if subset_by_index is None else lax.slice_in_dim(x, *subset_by_index, axis=1)
 
 
-def _unit(like):
-    """Unit matrices, of any number of rows and columns."""
-    return lax.convert_element_type(matrices.rows(like) == matrices.columns(like), like.dtype)
-
-
 def _of_nothing(stock, a, **params):
     """Results for empty matrices: no values, and vectors of unit matrices."""
     results = jax.eval_shape(functools.partial(stock, **params), a)
-    return [_unit(x) if len(x.shape) == 3 else lax.full(x.shape, 0, x.dtype) for x in results]
+    return [
+        matrices.unit(x) if len(x.shape) == 3 else lax.full(x.shape, 0, x.dtype) for x in results
+    ]
 
 
 # --- eigenvalues ------------------------------------------------------------------------
 
 
-def eigh(a, *, lower, subset_by_index, orthogonalize=_orthogonalize):
+_STEPS = tridiagonal.Steps(_orthogonalize)
+
+
+def eigh(a, *, lower, subset_by_index, steps=_STEPS):
     """Eigenvectors, as columns, and eigenvalues, ascending, by one triangle of symmetric matrices.
 
-    The elements are less than 2, so that the eigenvalues of A + 4 N I, N the power of two that is
-    at least n, are between 2 N and 6 N: they are its singular values too, and the rows become they
-    times the eigenvectors.  The tolerance is as if A's own elements were to be within 2**-28.
+    Of few rows, by rotations: the elements are less than 2, so that the eigenvalues of A + 4 N I,
+    N the power of two that is at least n, are between 2 N and 6 N: they are its singular values
+    too, and the rows become they times the eigenvectors.  The tolerance is as if A's own elements
+    were to be within 2**-28.  Of many rows by way of a tridiagonal matrix.
     """
     leading, n = a.shape[:-2], a.shape[-1]
     a = matrices.flat(a)
@@ -218,12 +202,15 @@ def eigh(a, *, lower, subset_by_index, orthogonalize=_orthogonalize):
     read = (rows >= columns) if lower else (rows <= columns)
     x, power, invalid = _scaled(lax.select(read, a, matrices.transpose(a)))
 
-    size = power_of_two_from(n)
-    x = x + 4.0 * size * _unit(x)
-    x = orthogonalize(x, n, _COSINE / (2 * size))
-    lengths = _lengths(x)
-    values = _narrow((lengths - 4.0 * size) * power, invalid)
-    vectors = _narrow(x / matrices.spread(lengths, x.shape), invalid)
+    if n > tridiagonal.ROWS:
+        values, vectors = tridiagonal.eigh(x, steps)
+        values = lax.expand_dims(values, [2])
+    else:
+        shift = 4.0 * power_of_two_from(n)
+        x = steps.orthogonalize(x + shift * matrices.unit(x), n, 2 * _COSINE / shift)
+        of_rows = lengths(x)
+        values, vectors = of_rows - shift, canonical.product(x, inverse(of_rows))
+    values, vectors = _narrow(values * power, invalid), _narrow(vectors, invalid)
     values, vectors = _sorted(values, vectors, descending=False)
     vectors = matrices.transpose(_some(vectors, subset_by_index))
     values = lax.squeeze(_some(values, subset_by_index), [2])
@@ -239,14 +226,16 @@ def svd(
     full_matrices,
     compute_uv,
     subset_by_index,
-    orthogonalize=_orthogonalize,
+    steps=_STEPS,
     factorize=factorizations.qr,
 ):
     """Singular values, descending; if ``compute_uv`` left vectors as columns, right ones as rows.
 
     Rows or columns, whichever are fewer, become the singular values times the *long* vectors, and a
-    unit matrix that is rotated with them the *short* ones.  Long vectors of the singular value 0,
-    and those that ``full_matrices`` asks for, are columns of the factor Q of the others.
+    unit matrix that is rotated with them the *short* ones.  Where they are many, the eigenvectors
+    of X X' take the place of the unit matrix, and their products with X that of X, so that little
+    is left to be rotated.  Long vectors of the singular value 0, and those that ``full_matrices``
+    asks for, are columns of the factor Q of the others.
     """
     leading, tall = a.shape[:-2], a.shape[-2] >= a.shape[-1]
     a = matrices.flat(a)
@@ -256,14 +245,21 @@ def svd(
         return [matrices.like(x, leading) for x in results]
     x, power, invalid = _scaled(matrices.transpose(a) if tall else a)
     _, count, length = x.shape
+    if count > tridiagonal.ROWS:
+        _, rows = tridiagonal.eigh(_product(x, matrices.transpose(x), steps), steps)
+        short = lax.rev(rows, (1,))
+        x = _product(short, x, steps)
+    else:
+        short = matrices.unit(x[:, :, :count])
     if compute_uv:
-        x = lax.concatenate([x, _unit(x[:, :, :count])], 2)
-    x = orthogonalize(x, length, _COSINE)
+        x = lax.concatenate([x, short], 2)
+    x = steps.orthogonalize(x, length, _COSINE)
     long, short = lax.slice_in_dim(x, 0, length, axis=2), x[:, :, length:]
-    lengths = _lengths(long)
-    values = _narrow(lengths * power, invalid)
-    none = matrices.spread(lengths == 0, long.shape)
-    long = _narrow(lax.select(none, long, long / matrices.spread(lengths, long.shape)), invalid)
+    of_rows = lengths(long)
+    values = _narrow(of_rows * power, invalid)
+    none = matrices.spread(of_rows == 0, long.shape)
+    unit = canonical.product(long, inverse(of_rows))
+    long = _narrow(lax.select(none, long, unit), invalid)
     values, long, short = _sorted(values, long, _narrow(short, invalid), descending=True)
     results = [lax.squeeze(_some(values, subset_by_index), [2])]
     if compute_uv:
@@ -272,6 +268,11 @@ def svd(
             long, short = _some(long, subset_by_index), _some(short, subset_by_index)
         results += [matrices.transpose(long), short] if tall else [matrices.transpose(short), long]
     return [matrices.like(x, leading) for x in results]
+
+
+def _product(x, y, steps):
+    """The product of matrices ``[batch, m, k]`` and ``[batch, k, n]``."""
+    return lax.squeeze(steps.multiply(lax.expand_dims(x, [2]), lax.expand_dims(y, [1])), [2])
 
 
 def _completed(x, square: bool, factorize):

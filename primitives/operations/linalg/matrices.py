@@ -41,3 +41,8 @@ def rows(a):
 
 def columns(a):
     return lax.broadcasted_iota(np.int32, a.shape, 2)
+
+
+def unit(like):
+    """Unit matrices, of any number of rows and columns."""
+    return lax.convert_element_type(rows(like) == columns(like), like.dtype)

@@ -6,7 +6,9 @@ import functools
 
 import numpy as np
 
+from repjax.verify.reference import tridiagonal
 from repjax.verify.reference.table import NoReference, Operation, of
+from repjax.verify.reference.tridiagonal import snap
 from repjax.verify.reference.values import (
     add,
     canonical,
@@ -183,10 +185,6 @@ def tournament(n):
         yield sorted(pairs) if n % 2 else sorted(pairs | {(alone, n - 1)})
 
 
-def snap(x):
-    return np.where(np.abs(x) < 2.0**-200, 0.0, x)
-
-
 def orthogonalize(x, length, cosine, rounds=list):
     """The rows of ``x``, and after how many sweeps; ``rounds`` orders those of a sweep."""
     x = np.array(x)
@@ -239,12 +237,16 @@ def eigh(a, lower=True, rounds=list):
     if (at := scaled(a)) is None:
         return nan
     x, power = at
-    size = 2.0 ** (n - 1).bit_length()
-    x, _ = orthogonalize(x + 4 * size * np.eye(n), n, 2.0**-28 / (2 * size), rounds)
-    lengths = np.sqrt([pairwise(row**2, np.float64) for row in x])
-    found = narrow((lengths - 4 * size) * power)
+    if n > tridiagonal.ROWS:
+        found, rows = tridiagonal.eigh(x, orthogonalize)
+    else:
+        size = 2.0 ** (n - 1).bit_length()
+        x, _ = orthogonalize(x + 4 * size * np.eye(n), n, 2.0**-28 / (2 * size), rounds)
+        lengths = np.sqrt(tridiagonal.rowwise(x**2))
+        found, rows = lengths - 4 * size, x * (1 / lengths)[:, None]
+    found = narrow(found * power)
     ascending = np.argsort(found, kind="stable")
-    return [narrow(x / lengths[:, None])[ascending].T, found[ascending]]
+    return [narrow(rows)[ascending].T, found[ascending]]
 
 
 @matrices
@@ -256,10 +258,14 @@ def svd(a, full_matrices=False, rounds=list):
     if (at := scaled(a.T if m >= n else a)) is None:
         return nan
     x, power = at
-    length = x.shape[1]
-    x, _ = orthogonalize(np.hstack([x, np.eye(count)]), length, 2.0**-28, rounds)
-    lengths = np.sqrt([pairwise(row**2, np.float64) for row in x[:, :length]])
-    long = [row / d if d > 0 else row for row, d in zip(x[:, :length], lengths, strict=True)]
+    length, short = x.shape[1], np.eye(count)
+    if count > tridiagonal.ROWS:
+        _, rows = tridiagonal.eigh(tridiagonal.product(x, x.T), orthogonalize)
+        short = rows[::-1]
+        x = tridiagonal.product(short, x)
+    x, _ = orthogonalize(np.hstack([x, short]), length, 2.0**-28, rounds)
+    lengths = np.sqrt(tridiagonal.rowwise(x[:, :length] ** 2))
+    long = [row * (1 / d) if d > 0 else row for row, d in zip(x[:, :length], lengths, strict=True)]
     found, long, short = narrow(lengths * power), narrow(long), narrow(x[:, length:])
     descending = np.argsort(-found, kind="stable")
     found, long, short = (v[descending] for v in (found, long, short))
