@@ -492,6 +492,19 @@ def _linear_algebra(pick) -> Iterator[Case]:
 
     yield Case("eigenvalues and singular values", spectra, (a, b))
 
+    # Of so many rows that they come from tridiagonal matrices.
+    m = pick(34, 150)
+    c, d = values((m, m), 79), values((m, 5 * m // 4), 80)
+
+    def of_many_rows(c, d):
+        return {
+            "eigh": jnp.linalg.eigh(c),
+            "svd": jnp.linalg.svd(d, full_matrices=False),
+            "svd of long rows": jnp.linalg.svd(d[:5], full_matrices=False),
+        }
+
+    yield Case("eigenvalues and singular values of many rows", of_many_rows, (c, d))
+
 
 # --- programs ---------------------------------------------------------------------------
 

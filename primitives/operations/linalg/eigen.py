@@ -33,6 +33,8 @@ from repjax.primitives.operations.reductions import sort_keys
 
 #: Rows are taken for orthogonal where the cosine of their angle is at most this.
 _COSINE = 2.0**-28
+#: Rows are long if they have so many times as many elements as there are rows.
+_LONG = 4
 #: The most sweeps; matrices of a few hundred rows take about ten, the worst conditioned twenty.
 SWEEPS = 60
 
@@ -232,10 +234,10 @@ def svd(
     """Singular values, descending; if ``compute_uv`` left vectors as columns, right ones as rows.
 
     Rows or columns, whichever are fewer, become the singular values times the *long* vectors, and a
-    unit matrix that is rotated with them the *short* ones.  Where they are many, the eigenvectors
-    of X X' take the place of the unit matrix, and their products with X that of X, so that little
-    is left to be rotated.  Long vectors of the singular value 0, and those that ``full_matrices``
-    asks for, are columns of the factor Q of the others.
+    unit matrix that is rotated with them the *short* ones.  Where they are many, or long, the
+    eigenvectors of X X' take the place of the unit matrix, and their products with X that of X, so
+    that little is left to be rotated.  Long vectors of the singular value 0, and those that
+    ``full_matrices`` asks for, are columns of the factor Q of the others.
     """
     leading, tall = a.shape[:-2], a.shape[-2] >= a.shape[-1]
     a = matrices.flat(a)
@@ -245,7 +247,7 @@ def svd(
         return [matrices.like(x, leading) for x in results]
     x, power, invalid = _scaled(matrices.transpose(a) if tall else a)
     _, count, length = x.shape
-    if count > tridiagonal.ROWS:
+    if count > tridiagonal.ROWS or length >= _LONG * count:
         _, rows = tridiagonal.eigh(_product(x, matrices.transpose(x), steps), steps)
         short = lax.rev(rows, (1,))
         x = _product(short, x, steps)

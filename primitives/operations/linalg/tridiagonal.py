@@ -309,7 +309,7 @@ def _merged(values, rows, coupling, scale, steps):
 def eigh(a, steps: Steps):
     """Ascending eigenvalues ``[batch, n]`` and eigenvectors as rows ``[batch, n, n]``.
 
-    ``a[batch, n, n]`` is symmetric, with more than :data:`ROWS` rows.
+    ``a[batch, n, n]`` is symmetric.
     """
     batch, n, _ = a.shape
     levels = (-(-n // ROWS) - 1).bit_length()

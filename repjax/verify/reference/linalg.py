@@ -259,7 +259,7 @@ def svd(a, full_matrices=False, rounds=list):
         return nan
     x, power = at
     length, short = x.shape[1], np.eye(count)
-    if count > tridiagonal.ROWS:
+    if count > tridiagonal.ROWS or length >= 4 * count:
         _, rows = tridiagonal.eigh(tridiagonal.product(x, x.T), orthogonalize)
         short = rows[::-1]
         x = tridiagonal.product(short, x)
