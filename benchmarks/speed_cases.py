@@ -326,9 +326,17 @@ def _right(x, g):
     return x.T @ g
 
 
+def _larger_spectra():
+    a = values((512, 512))
+    yield "eigh [512x512]", jnp.linalg.eigh, (a + a.T,)
+    svd = functools.partial(jnp.linalg.svd, full_matrices=False)
+    yield "SVD [2000x100]", svd, (values((2000, 100)),)
+
+
 def linear_algebra() -> list[Case]:
     bars = {"QR": 1.5, "eigh": 4.0, "SVD": 4.0, "Cholesky": None, "LU": None, "solve": None}
-    return all_found(cpu.factorization_cases, {f"{n} [256x256]": bar for n, bar in bars.items()})
+    cases = all_found(cpu.factorization_cases, {f"{n} [256x256]": bar for n, bar in bars.items()})
+    return cases + all_found(_larger_spectra, {"eigh [512x512]": 4.0, "SVD [2000x100]": None})
 
 
 def fourier() -> list[Case]:
