@@ -5,7 +5,8 @@ results"): rotations of two rows at a time make the rows of a matrix orthogonal.
 the rows are its singular values.  A sweep rotates every pair once, in the order of a tournament
 (Brent and Luk 1985, "The solution of singular-value and symmetric eigenvalue problems on
 multiprocessor arrays"): the pairs of a round have no row in common, so that they may be rotated in
-any order, or at once.
+any order, or at once.  Of many rows the eigenvectors come from :mod:`.tridiagonal`, and the
+rotations have little left to do.
 
 All of it is float64, in which float32 results are nearly always the correctly rounded ones
 (``docs/accuracy.md``).  Each operation is rounded by itself: guards between products and sums keep
@@ -35,7 +36,7 @@ from repjax.primitives.operations.reductions import sort_keys
 _COSINE = 2.0**-28
 #: Rows are long if they have so many times as many elements as there are rows.
 _LONG = 4
-#: The most sweeps; matrices of a few hundred rows take about ten, the worst conditioned twenty.
+#: The most sweeps; mostly it takes less than ten.
 SWEEPS = 60
 
 
