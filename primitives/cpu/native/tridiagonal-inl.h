@@ -35,7 +35,7 @@ static inline Vector sums_of_products(const double* x, const double* rows, int64
   return sum_of_each(sums);
 }
 
-// Rows of the matrix without the change of the step before, and then their products with v.
+// Rows of the matrix less the change of the step before.
 static void change_rows(const Tridiagonal& t, int64_t begin, int64_t end, int64_t vectors) {
   for (int64_t i = begin; i < end; ++i) {
     double* const row = t.a + i * t.width;
@@ -46,6 +46,7 @@ static void change_rows(const Tridiagonal& t, int64_t begin, int64_t end, int64_
   }
 }
 
+// Their products with v, times tau.
 static void multiply_rows(const Tridiagonal& t, int64_t begin, int64_t end, int64_t vectors) {
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t count = end - i < kLanes ? end - i : kLanes;
@@ -168,7 +169,7 @@ struct OfPoles {
 
 static inline Vector chosen(Bits where, Vector x) { return and_bits(x, where); }
 
-// kLanes roots, from the one of place `first` on.
+// Roots in the lanes of vectors: their places, their poles, and how far they are from those.
 struct RootsHere {
   const Poles& p;
   Bits place;
@@ -193,7 +194,7 @@ struct RootsHere {
   }
 };
 
-// Roots number `first`, ..., in the place of so many as there are lanes.
+// kLanes roots, or fewer, from the one of place `first` on.
 static void find_roots(const Poles& p, int64_t first) {
   const int64_t here = p.count - first < kLanes ? p.count - first : kLanes;
   Bits place;
@@ -245,7 +246,7 @@ static void find_roots(const Poles& p, int64_t first) {
   }
 }
 
-// For kLanes poles from `j` on, how far root i is from each, and which poles are real.
+// How far kLanes poles from `j` on are from root i.
 static inline Vector to_root(const Poles& p, int64_t i, int64_t j) {
   return (load(p.at + j) - broadcast(p.origins[i])) - broadcast(p.offsets[i]);
 }

@@ -166,7 +166,7 @@ ffi::Error handle_multiply_doubles(ffi::ThreadPool pool, Doubles x, Doubles y,
   return ffi::Error::Success();
 }
 
-// One matrix; memory for seven arrays of m elements filled up to vectors, and a row.
+// One matrix of m rows; what the vectors of an instruction set read beyond the poles is 0.
 void merge(Poles p, int64_t m, double* vectors, ffi::ThreadPool* pool) {
   const Spectral& set = spectral();
   const int64_t width = round_up(m, set.lanes) + set.lanes, k = p.count;
