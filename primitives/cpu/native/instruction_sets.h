@@ -452,7 +452,7 @@ struct Poles {
 };
 
 // tridiagonal-inl.h: tridiagonal matrices, and their eigenvectors.
-struct Spectral {
+struct TridiagonalKernels {
   int64_t lanes;
   double (*square)(const double* x, int64_t vectors);
   bool (*find_reflector)(Tridiagonal& t, const double* x, int64_t k, double* left);
@@ -478,7 +478,7 @@ struct InstructionSet {
   const Linalg& linalg;
   const Fourier& fourier;
   const Rotations& rotations;
-  const Spectral& spectral;
+  const TridiagonalKernels& tridiagonal;
   const Exact& exact;
   const GridSums& grid_sums;
   // For integers of up to 22 bits, and of more, where there are such instructions.

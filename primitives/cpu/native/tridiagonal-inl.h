@@ -285,6 +285,6 @@ static void find_vector(const Poles& p, int64_t i, double* row, double* to) {
   for (int64_t j = 0; j < p.count; ++j) to[p.order[j]] = row[j];
 }
 
-static const Spectral kSpectral = {kLanes,       square,       find_reflector, change_rows,
-                                   multiply_rows, find_change, reflect_rows,   multiply,
-                                   find_roots,    find_weights, find_vector};
+static const TridiagonalKernels kTridiagonal = {
+    kLanes,       square,   find_reflector, change_rows,  multiply_rows, find_change,
+    reflect_rows, multiply, find_roots,     find_weights, find_vector};

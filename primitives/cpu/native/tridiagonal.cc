@@ -19,7 +19,7 @@ namespace ffi = xla::ffi;
 namespace repjax {
 namespace {
 
-const Spectral& spectral() { return instruction_set().spectral; }
+const TridiagonalKernels& kernels() { return instruction_set().tridiagonal; }
 
 using Doubles = ffi::Buffer<ffi::F64>;
 using DoubleResults = ffi::ResultBuffer<ffi::F64>;
@@ -34,7 +34,7 @@ struct Preference {
 // last one to be done with its part prepares the next step.
 void tridiagonalize(double* a, int64_t n, double* diagonal, double* left, double* factors,
                     ffi::ThreadPool* pool) {
-  const Spectral& set = spectral();
+  const TridiagonalKernels& set = kernels();
   const int64_t width = round_up(n, set.lanes);
   double* const memory = scratch<kBetween, double>((n + 4) * width);
   std::fill_n(memory, (n + 4) * width, 0);
@@ -113,7 +113,7 @@ ffi::Error handle_reflect_rows(ffi::ThreadPool pool, Doubles rows, Doubles refle
   if (dimensions.size() != 3 || to != rows.typed_data() || dimensions[1] != dimensions[2]) {
     return ffi::Error::InvalidArgument("expected rows [count, n, n], result in their place");
   }
-  const Spectral& set = spectral();
+  const TridiagonalKernels& set = kernels();
   const int64_t count = dimensions[0], n = dimensions[1], width = round_up(n, set.lanes);
   double* const v = scratch<kReflected, double>(count * n * width);
   for (int64_t i = 0; i < count * n; ++i) {
@@ -151,7 +151,7 @@ ffi::Error handle_multiply_doubles(ffi::ThreadPool pool, Doubles x, Doubles y,
   const double* const left = x.typed_data();
   const double* const right = y.typed_data();
   double* const to = written(result);
-  const Spectral& set = spectral();
+  const TridiagonalKernels& set = kernels();
   const double work = double(count) * m * parts * terms * n;
   share_terms(&pool, count * parts * blocks, work, [=, &set](int64_t task) {
     const int64_t begin = task % blocks * kRows, product = task / blocks;
@@ -168,7 +168,7 @@ ffi::Error handle_multiply_doubles(ffi::ThreadPool pool, Doubles x, Doubles y,
 
 // One matrix of m rows; what the vectors of an instruction set read beyond the poles is 0.
 void merge(Poles p, int64_t m, double* vectors, ffi::ThreadPool* pool) {
-  const Spectral& set = spectral();
+  const TridiagonalKernels& set = kernels();
   const int64_t width = round_up(m, set.lanes) + set.lanes, k = p.count;
   double* const memory = scratch<kBetween, double>(6 * width);
   std::fill_n(memory, 6 * width, 0);
@@ -183,18 +183,10 @@ void merge(Poles p, int64_t m, double* vectors, ffi::ThreadPool* pool) {
   for (int64_t j = 0; j < k; ++j) weights[j] = p.z[j] * p.z[j];
   p.weights = weights;
   p.origins = filled(nullptr), p.offsets = filled(nullptr), p.exact = filled(nullptr);
-  // The pairwise sum of the weights.
-  double* const sums = scratch<kSums, double>(k + 1);
-  std::copy_n(weights, k, sums);
-  for (int64_t size = k; size > 1;) {
-    const int64_t half = power_of_two_from(size) / 2;
-    for (int64_t i = 0; i + half < size; ++i) sums[i] += sums[i + half];
-    size = half;
-  }
-  p.weight = k ? sums[0] : 0;
+  const int64_t of_roots = blocks_of(k, set.lanes);
+  p.weight = set.square(p.z, of_roots);
 
   const double work = 32.0 * k * m;
-  const int64_t of_roots = blocks_of(k, set.lanes);
   const int64_t counts[] = {of_roots, of_roots, blocks_of(m, set.lanes)};
   in_phases(pool, useful_threads(pool, work, 1 << 17), counts, [&](int64_t phase, int64_t block) {
     const IeeeArithmetic ieee;

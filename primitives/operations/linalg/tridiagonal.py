@@ -294,10 +294,10 @@ def _merged(values, rows, coupling, scale, steps):
     z = jnp.take_along_axis(z, order, axis=1, mode="clip")
     count = lax.reduce_sum(1 - flag, (1,))[:, None]
 
-    steps_of_gap = lax.convert_element_type(place, np.float64) * (_GAP * scale)
-    shifted = canonical.guard(d - canonical.guard(steps_of_gap))
+    offsets = canonical.product(lax.convert_element_type(place, np.float64), _GAP * scale)
+    shifted = d - offsets
     largest = lax.cummax(shifted, axis=1)
-    apart = lax.select(shifted == largest, d, largest + canonical.guard(steps_of_gap))
+    apart = lax.select(shifted == largest, d, largest + offsets)
     poles = lax.select(place < count, apart, d)
 
     values, vectors = steps.merge(poles, z, rho, count, order)

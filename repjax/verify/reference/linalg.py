@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from repjax.verify.reference import tridiagonal
+from repjax.verify.reference.sums import halves
 from repjax.verify.reference.table import NoReference, Operation, of
 from repjax.verify.reference.tridiagonal import snap
 from repjax.verify.reference.values import (
@@ -25,14 +26,8 @@ def subtract(x, y):
 
 def pairwise(terms, dtype=np.float32):
     """The pairwise sum of a list, of float32 or of float64."""
-    terms = list(terms)
-    while len(terms) > 1:
-        half = 1 << ((len(terms) - 1).bit_length() - 1)
-        pairs = zip(terms, terms[half:], strict=False)
-        with np.errstate(all="ignore"):
-            sums = [add(x, y) if dtype == np.float32 else x + y for x, y in pairs]
-        terms = sums + terms[len(terms) - half : half]
-    return terms[0]
+    with np.errstate(all="ignore"):
+        return halves(add if dtype == np.float32 else np.add, np.asarray(terms, dtype))
 
 
 def matrices(function):

@@ -9,6 +9,8 @@ import itertools
 
 import numpy as np
 
+from repjax.verify.reference.sums import halves
+
 #: The most rows of a leaf.
 ROWS = 32
 
@@ -17,14 +19,9 @@ def snap(x):
     return np.where(np.abs(x) < 2.0**-200, 0.0, x)
 
 
-def pairwise(x, combine=np.add):
+def pairwise(x):
     """The pairwise sum over the first axis."""
-    while len(x) > 1:
-        half = 1 << ((len(x) - 1).bit_length() - 1)
-        low, high = x[:half].copy(), x[half:]
-        low[: len(high)] = combine(low[: len(high)], high)
-        x = low
-    return x[0]
+    return halves(np.add, x)
 
 
 def rowwise(x):
@@ -141,7 +138,7 @@ def rank_one(poles, z, rho, places):
     for i, j in itertools.product(range(k), range(k)):
         between = poles[j] - poles[i] if i < j else poles[i + 1] - poles[j] if i < k - 1 else 1
         ratios[i, j] = np.abs(away[i, j]) / between
-    exact = np.copysign(np.sqrt(pairwise(ratios, np.multiply)), z)
+    exact = np.copysign(np.sqrt(halves(np.multiply, ratios)), z)
     vectors = exact / away
     padded = np.hstack([vectors**2, np.zeros((k, places - k))])
     return values, snap(vectors * (1 / np.sqrt(rowwise(padded)))[:, None])
