@@ -19,6 +19,8 @@ differs between versions, the primitive states it (``jvp=``).
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -196,7 +198,7 @@ def _register_derivatives(definition: _Definition) -> None:
 
 def kernel_for(primitive: Primitive, platform: str, ctx) -> Callable[..., Any] | None:
     """The kernel of a primitive for what is lowered, if there is one."""
-    if is_for_export(ctx):
+    if does_without_kernels(ctx):
         return None
     kernel = KERNELS[platform](primitive)
     if kernel is None or (kernel.on_one_device and not is_for_one_device(ctx)):
@@ -204,10 +206,24 @@ def kernel_for(primitive: Primitive, platform: str, ctx) -> Callable[..., Any] |
     return kernel.make()
 
 
-def is_for_export(ctx) -> bool:
-    """Whether ``jax.export`` lowers, so that the program must do without kernels: it may run where
-    there are none."""
-    return ctx.module_context.lowering_parameters.for_export
+def does_without_kernels(ctx) -> bool:
+    """Whether what is lowered has to do without kernels, and why: :func:`without_kernels`, or
+    ``jax.export`` lowers, whose programs may run where there are none."""
+    return _without_kernels.get() or ctx.module_context.lowering_parameters.for_export
+
+
+_without_kernels = contextvars.ContextVar("without_kernels", default=False)
+
+
+@contextlib.contextmanager
+def without_kernels(ctx):
+    """The context in which to lower what is to be XLA's code alone."""
+    caches = {"lowering_cache": {}, "cached_primitive_lowerings": {}}  # of what has kernels
+    token = _without_kernels.set(True)
+    try:
+        yield ctx.replace(module_context=ctx.module_context.replace(**caches))
+    finally:
+        _without_kernels.reset(token)
 
 
 def is_for_one_device(ctx) -> bool:
@@ -220,14 +236,14 @@ def is_for_one_device(ctx) -> bool:
         alone = axes.manual_axes == {*axes.mesh.axis_names}
     else:
         alone = isinstance(axes, ShardingContext) and axes.num_devices == 1
-    return alone and not is_for_export(ctx)
+    return alone and not does_without_kernels(ctx)
 
 
 def is_for_several_devices(ctx) -> bool:
     """Whether XLA is to split what is lowered over devices, and there are kernels then."""
     axes = ctx.module_context.axis_context
     several = isinstance(axes, ShardingContext) and axes.num_devices > 1
-    return several and not is_for_export(ctx)
+    return several and not does_without_kernels(ctx)
 
 
 def lower_body(ctx, function, *args, multiple_results: bool, **params):

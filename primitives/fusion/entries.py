@@ -7,7 +7,7 @@ some kernels take operands as they come, *raw*: that of sequential matrix produc
 they are canonical as it reads them (``cpu/native/products.cc``); those of order-independent
 products, of scatters and of Fourier transforms make them so.
 
-:func:`in_entries` puts this in the place of the pass, for large inputs.  Elementwise operations
+:func:`in_entries` puts this in the place of the pass.  Elementwise operations
 need nothing of the kind: they see an input made canonical as a view
 (:mod:`repjax.primitives.fusion.views`).  Loops, branches and remat take a raw operand if all that
 their bodies do with it can.
@@ -29,14 +29,11 @@ from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
-from repjax.primitives.fusion.loops import as_loop, as_scan, loop_p
+from repjax.primitives.fusion.loops import as_loop, as_stock, loop_p
 from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
-
-#: Elements of an input, and of one that is updates, for which another pass is no trouble.
-SMALL, SMALL_UPDATES = 1 << 14, 1 << 11
 
 #: The types of inputs of which only the elements that are needed are made canonical.
 _TYPES = (np.float32, np.complex64)
@@ -133,7 +130,7 @@ def _is_part(equation) -> bool:
 def _bodies(equation) -> Iterator[tuple[str, Any, Sequence[int | None]]]:
     """The programs in an equation: the parameter, the program, and for each of the equation's
     operands which of the program's it is, if it always is that."""
-    equation = as_scan(equation)
+    equation = as_stock(equation)
     name, params, count = equation.primitive.name, equation.params, len(equation.invars)
     if name == "scan":
         first, carry = carried(params)
@@ -197,16 +194,13 @@ def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
         value = see(atom)
         return value.canonical if isinstance(value, _Raw) else value
 
-    scatters = [e for e in jaxpr.eqns if e.primitive in RAW_SCATTERS]
-    updates = {v for e in scatters for v in variables(e.invars[2:])}
     for equation in jaxpr.eqns:
         seen = list(map(see, equation.invars))
         raw = [isinstance(x, _Raw) for x in seen]
         if is_canonicalize(equation) and entries.issuperset(variables(equation.invars)):
             (x,) = map(read, equation.invars)
-            small = SMALL_UPDATES if equation.outvars[0] in updates else SMALL
-            is_small = np.size(x) < small or x.dtype != np.float32
-            results = _bind(equation, [x]) if is_small else [_Raw(lambda x=x: x)]
+            is_raw = x.dtype == np.float32
+            results = [_Raw(lambda x=x: x)] if is_raw else _bind(equation, [x])
         elif _is_part(equation) and entries.issuperset(variables(equation.invars)):
             results = _bind(equation, list(map(read, equation.invars)))
             entries.update(equation.outvars)
@@ -246,7 +240,7 @@ def _of_raw(equation, are_raw: Sequence[bool]):
     if equation.primitive is fourier_p:
         return equation.replace(params={**equation.params, "raw": True})
     if equation.primitive is loop_p:
-        return as_loop(_of_raw(as_scan(equation), are_raw), equation.params["loop"].kernels)
+        return as_loop(_of_raw(as_stock(equation), are_raw), equation.params["loop"].kernels)
     changed: dict[str, list[Any]] = {}
     for name, body, places in _bodies(equation):
         flags = [False] * len(open_jaxpr(body)[0].invars)
@@ -273,9 +267,9 @@ def _body_of_raw(body, are_raw: Sequence[bool]):
 
 
 def in_entries(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, its large inputs made canonical where they
-    are used."""
-    if all(x.size < SMALL_UPDATES or x.dtype not in _TYPES for x in map(jax.typeof, operands)):
+    """The results of a function of repjax's primitives, its inputs made canonical where they are
+    used."""
+    if all(x.dtype not in _TYPES for x in map(jax.typeof, operands)):
         return list(function(*operands))
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
     return _run(jaxpr, consts, operands)

@@ -42,7 +42,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from jax.interpreters import batching, mlir
 
 from repjax.primitives.core.define import (
-    is_for_export,
+    does_without_kernels,
     is_for_one_device,
     is_for_several_devices,
 )
@@ -783,7 +783,7 @@ def _lower(ctx, *operands, primitive, in_parts, equations, platform=None, **para
     """To the kernel where there is one, else to the equations."""
     groups = params["groups"] if "groups" in params else [params["sum"].group]
     function, kernel = equations, None
-    if platform is not None and not is_for_export(ctx):
+    if platform is not None and not does_without_kernels(ctx):
         kernel = KERNELS[platform](primitive)
     if kernel is not None and is_for_one_device(ctx):
         function = kernel.make()

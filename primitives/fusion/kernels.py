@@ -19,6 +19,7 @@ class Kernels:
         is faster than XLA.
       is_long: whether an elementwise equation takes as long as many additions.
       reads_raw: whether products take operands that are not canonical.
+      is_short: whether XLA computes a loop faster without kernels.
       loop: what the kernel for loops knows a scan by, or None if it cannot compute the scan.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.
@@ -30,5 +31,6 @@ class Kernels:
     pays: Callable[[list[Any], Callable[[Any], list[Any]]], bool] = lambda equations, makers: True
     is_long: Callable[[Any], bool] = lambda equation: False
     reads_raw: bool = False
+    is_short: Callable[[Any], bool] = lambda equation: False
     loop: Callable[[Any], Any] = lambda equation: None
     large: int | None = None

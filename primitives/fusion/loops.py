@@ -1,9 +1,10 @@
-"""Loops: scans as calls of one kernel.
+"""Loops: scans as calls of one kernel, and short loops without any.
 
 XLA makes a call of each step of a loop's body: of a product, a fused group, a sum.  A call takes it
 longer than a small step takes.  Where all steps are such calls, a scan is one primitive,
-``repjax_loop``, whose kernel makes the calls itself.  Where there is no kernel (other platforms,
-several devices), the primitive is the scan again: the same bits.
+``repjax_loop``, whose kernel makes the calls itself.  A loop of so few elements that XLA makes one
+function of it, if it calls no kernel, is the same primitive, and is lowered to XLA's code alone.
+Elsewhere (other platforms, several devices) the primitive is the loop again: the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from jax.extend.core import Literal, Primitive
 from jax.interpreters import batching, mlir
 
-from repjax.primitives.core.define import kernel_for, lower_body
+from repjax.primitives.core.define import kernel_for, lower_body, without_kernels
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.programs import bind_equation, settled
 from repjax.primitives.core.tables import PREFIX
@@ -25,10 +26,10 @@ from repjax.primitives.fusion.kernels import Kernels
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """The equation of a scan, and what the kernel knows it by."""
+    """The equation of a loop, and what the kernel knows it by; None: it is XLA's alone."""
 
     equation: Any
-    code: Any
+    code: Any | None
     kernels: Kernels
 
     def bind(self, see) -> list[Any]:
@@ -41,23 +42,25 @@ class Loop:
 
 
 def loop_of(equation, kernels: Kernels) -> Loop | None:
-    """An equation as a loop, if it is a scan that the kernel can compute."""
+    """An equation as a loop, if it is a short one, or a scan that the kernel can compute."""
+    if kernels.is_short(equation):
+        return Loop(equation, None, kernels)
     if equation.primitive.name != "scan":
         return None
     code = kernels.loop(equation)
     return None if code is None else Loop(equation, code, kernels)
 
 
-def as_scan(equation):
-    """An equation that may be a loop as the scan that it is."""
+def as_stock(equation):
+    """An equation that may be a loop as the scan or the while that it is."""
     if equation.primitive is not loop_p:
         return equation
-    scan = equation.params["loop"].equation
-    return equation.replace(primitive=scan.primitive, params=scan.params)
+    stock = equation.params["loop"].equation
+    return equation.replace(primitive=stock.primitive, params=stock.params)
 
 
 def as_loop(equation, kernels: Kernels):
-    """A scan as an equation of a loop, if it is one."""
+    """A scan or a while as an equation of a loop, if it is one."""
     loop = loop_of(equation, kernels)
     return equation if loop is None else equation.replace(primitive=loop_p, params={"loop": loop})
 
@@ -65,22 +68,25 @@ def as_loop(equation, kernels: Kernels):
 # --- the primitive ----------------------------------------------------------------------
 
 
-def _run_scan(*operands, loop: Loop) -> list[Any]:
+def _run_stock(*operands, loop: Loop) -> list[Any]:
     return bind_equation(loop.equation, operands, loop.equation.params)
 
 
 def _lower(ctx, *operands, loop: Loop, platform=None):
-    """To the kernel where there is one, else to the scan."""
+    """To the kernel where there is one, else to the scan or the while."""
+    if platform and loop.code is None:
+        with without_kernels(ctx) as ctx, settled():
+            return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
     kernel = kernel_for(loop_p, platform, ctx) if platform else None
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=True, loop=loop)
     with settled():
-        return mlir.lower_fun(_run_scan, multiple_results=True)(ctx, *operands, loop=loop)
+        return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
 
 
 def _batch(operands, dimensions, *, loop: Loop):
     def function(*operands):
-        return _run_scan(*operands, loop=loop)
+        return _run_stock(*operands, loop=loop)
 
     results = jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands)
     return results, [0] * len(results)
@@ -88,7 +94,7 @@ def _batch(operands, dimensions, *, loop: Loop):
 
 loop_p = Primitive(PREFIX + "loop")
 loop_p.multiple_results = True
-loop_p.def_impl(_run_scan)
+loop_p.def_impl(_run_stock)
 loop_p.def_abstract_eval(lambda *_, loop: [v.aval for v in loop.equation.outvars])
 batching.primitive_batchers[loop_p] = _batch
 mlir.register_lowering(loop_p, _lower)

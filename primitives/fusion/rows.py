@@ -33,7 +33,7 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.define import (
-    is_for_export,
+    does_without_kernels,
     is_for_one_device,
     is_for_several_devices,
     lower_body,
@@ -575,7 +575,7 @@ _in_parts = partitioned(_of_parts, _axes_of_group)
 def _lower(ctx, *operands, group: Rows, platform=None):
     """To the kernel of the platform that it was found for, if it has one, else to the equations."""
     kernel = None
-    if platform == group.kernels.platform and not is_for_export(ctx):
+    if platform == group.kernels.platform and not does_without_kernels(ctx):
         kernel = KERNELS[platform](rows_p)
     if kernel and is_for_one_device(ctx) and group.has_kernel:
         return lower_body(ctx, kernel.make(), *operands, multiple_results=True, group=group)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 KERNEL = "custom_call @repjax_elementwise"
 #: Around the sizes of vectors and of blocks (1,024), and enough for several threads.
-SIZES = [1, 3, 16, 17, 1023, 1024, 1025, 1500, 2049, 30_000]
+SIZES = [1, 3, 7, 16, 17, 1023, 1024, 1025, 1500, 2049, 30_000]
 
 
 @pytest.fixture(autouse=True)
@@ -548,11 +548,16 @@ def test_one_call_for_an_optimizer_step():
     assert_same_bits(with_kernel(adam, *arrays, calls=1), without_kernel(adam, *arrays))
 
 
+@pytest.mark.parametrize("shape", [(8, 15), (2, 5), (1, 1)], ids=str)
 @pytest.mark.parametrize("seed", range(25))
-def test_random_programs(seed):
-    arrays = floats(120, seed).reshape(8, 15), floats(15, seed + 1), floats(8, seed + 2)[:, None]
+def test_random_programs(seed, shape):
+    """Of more elements than a vector has, and of fewer."""
+    m, n = shape
+    arrays = floats(m * n, seed).reshape(m, n), floats(n, seed + 1), floats(m, seed + 2)[:, None]
     program = random_groups(seed)
-    assert_same_bits(with_kernel(program, *arrays), without_kernel(program, *arrays))
+    expected = without_kernel(program, *arrays)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(program, *arrays), expected, name)
 
 
 def test_control_flow():
@@ -566,7 +571,7 @@ def test_control_flow():
         x = lax.cond(count > 2, lambda x: x * 3 - 1, lambda x: -x / 3, x)
         return jax.checkpoint(lambda x: x * x + ys)(x)
 
-    x = floats(33, 1)
+    x = floats(300, 1)
     assert_same_bits(with_kernel(program, x, 4), without_kernel(program, x, 4))
     text = repjax.reproducible(program).lower(x, 4).as_text()
     assert text.count(KERNEL) >= 6

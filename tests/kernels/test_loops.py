@@ -224,6 +224,75 @@ def test_what_does_not_stay_in_the_caches_is_a_scan():
         assert lowered(program, np.ones(size, np.float32)).as_text().count(KERNEL) == calls
 
 
+# --- short loops ------------------------------------------------------------------------------
+
+
+def _newton(x):
+    return lax.while_loop(
+        lambda s: (s[0] < 20) & (jnp.abs(s[1] * s[1] - x).max() > 1e-4),
+        lambda s: (s[0] + 1, 0.5 * (s[1] + x / s[1])),
+        (0, x),
+    )
+
+
+def _powers(x):
+    """Products of a matrix of few elements, and a norm."""
+    w = jnp.outer(x, x)[:4, :4]
+    return lax.fori_loop(0, 9, lambda _, v: (v @ w) / jnp.sqrt((v * v).sum() + 1), x[:4])
+
+
+def _rows_one_by_one(x):
+    def step(carry, row):
+        total = carry + row.sum()
+        return total, (total * row, row.max(), lax.rev(row, (0,)))
+
+    return lax.scan(step, x[0], x.reshape(2, -1))
+
+
+def _loops_of_loops(x):
+    return lax.fori_loop(0, 3, lambda i, x: _powers(x).sum() + x * i.astype(np.float32), x)
+
+
+SHORT = [_newton, _powers, _rows_one_by_one, _loops_of_loops]
+
+
+@pytest.mark.parametrize("program", SHORT)
+def test_short_loops_call_no_kernel(program):
+    """Not even for what else would be a call, and the same program elsewhere is one."""
+    specials = np.float32([np.nan, -np.inf, -0.0, 1e-40, 2.0**-126, 3e38, 1, 2])
+    for x in (np.abs(normal(8, 1)) + 1, specials, normal(8, 2)):
+        found = lowered(program, x)
+        assert "custom_call @repjax" not in found.as_text().split("stablehlo.while", 1)[1]
+        jax.tree.map(assert_same_bits, found.compile()(x), without_kernel(program, x))
+
+    def twice(x):
+        """The same sums and products behind the loop as in it, but by kernels."""
+        return program(x), x @ x, x.sum(), x.max()
+
+    found = lowered(twice, x)
+    assert found.as_text().count("custom_call @repjax") >= 3
+    jax.tree.map(assert_same_bits, found.compile()(x), without_kernel(twice, x))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        jnp.exp,  # which XLA compiles and computes more slowly
+        lambda x: x.at[jnp.array([1, 1])].add(x[:2]),
+        lambda x: jnp.tile(x, 40).reshape(-1, x.size).sum(0),  # not few elements
+        lambda x: x @ jnp.outer(x, x),  # nor few multiplications
+    ],
+)
+def test_other_loops_call_kernels(step):
+    def program(x):
+        return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, step(s[1])), (0, x))
+
+    x = np.abs(normal(12, 3)) / 12
+    loop = lowered(program, x).as_text().split("stablehlo.while", 1)[1]
+    assert "custom_call @repjax" in loop
+    jax.tree.map(assert_same_bits, lowered(program, x).compile()(x), without_kernel(program, x))
+
+
 def test_exported_programs_have_no_calls():
     program = repjax.reproducible(lambda w, x: lax.fori_loop(0, 3, lambda _, x: _step(w, x), x))
     assert "repjax_loop" not in jax.export.export(program)(matrix(N, N), matrix(N)).mlir_module()

@@ -11,11 +11,14 @@
 namespace repjax {
 namespace {
 
+constexpr int64_t kMostLanes = 16;  // of a vector
+constexpr int64_t kShort = 64;      // the most registers of one vector each
+
 // The registers of a thread, which keeps them, since getting memory takes longer than little
 // bytecode does.
 struct Registers {
   struct alignas(64) Line {
-    int32_t elements[16];
+    int32_t elements[kMostLanes];
   };
   std::vector<Line> lines;
   std::vector<int32_t*> own, to;  // `to`: outputs where they are in memory
@@ -236,6 +239,39 @@ uint64_t find_raw(const Bytecode& code) {
   return found;
 }
 
+// What fits into a vector, with registers of one: most of what little bytecode takes is else to look
+// after longer ones.
+void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t count) {
+  alignas(64) int32_t lines[kShort * kMostLanes];
+  Few ends[kShort];
+  const int64_t lanes = set.lanes, inputs = code.input_count, outputs = code.output_count;
+  for (int64_t i = 0; i < inputs; ++i) {
+    const Input& input = code.inputs[i];
+    int32_t* const line = lines + i * lanes;
+    const int64_t together = input.scalar() ? -input.origin : input.together(begin, count);
+    if (input.storage == kWord && (input.scalar() || together >= 0)) {
+      auto* const data = static_cast<int32_t*>(const_cast<void*>(input.data));
+      ends[i] = {data + together, input.scalar() ? 1 : count};
+    } else {
+      ends[i] = {line, load(input, set, begin, count, line).same ? lanes : count};
+    }
+  }
+  for (int64_t i = 0; i < outputs; ++i) {
+    const Output& output = code.outputs[i];
+    int32_t* const line = lines + (inputs + i) * lanes;
+    auto* const data = static_cast<int32_t*>(output.data) - output.origin + begin;
+    ends[inputs + i] = {output.storage == kWord ? data : line, count};
+  }
+  set.run({code.instructions, code.constants, ends, code.instruction_count, code.constant_count,
+           inputs, outputs}, lines);
+  for (int64_t i = 0; i < outputs; ++i) {
+    const Output& output = code.outputs[i];
+    if (output.storage == kWord) continue;
+    set.store(output.storage, lines + (inputs + i) * lanes, count, output.data,
+              begin - output.origin);
+  }
+}
+
 }  // namespace
 
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
@@ -301,6 +337,10 @@ void take_operands(Input* inputs, int64_t count, const void* const* operands) {
 
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
   const IeeeArithmetic ieee;
+  const int64_t count = end - begin;
+  if (count > 0 && count <= set.lanes && code.registers <= kShort && code.row == 0) {
+    return evaluate_short(code, set, begin, count);
+  }
   const int64_t lanes = set.lanes;  // a power of two: of little bytecode, divisions are what is slow
   const auto whole = [=](int64_t n) { return (n + lanes - 1) & -lanes; };
   const auto is_whole = [=](int64_t n) { return (n & (lanes - 1)) == 0; };

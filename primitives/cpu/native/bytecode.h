@@ -87,19 +87,11 @@ struct Output {
   int64_t width = 0;
 };
 
-struct Constant {
-  int64_t to, bits;
-};
-
 // An array, from its first element on, some of which are brought into the cache meanwhile.
 struct Soon {
   const char* data;
   int64_t bytes;  // of an element
   bool writes;
-};
-
-struct Instruction {
-  int64_t operation, to, from[3];
 };
 
 struct Bytecode {

@@ -111,13 +111,11 @@ static inline __attribute__((always_inline)) void for_each(Function function, in
   loop(int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
 }
 
-static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
-                  int32_t* to) {
-  // Where vectors are long, divisions of float32 take longer.
-  if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
-    return divide_by(a.at, count, *b.at, to);
-  }
-  const auto each = [=](auto function) { for_each(function, count, a, b, c, to); };
+// Calls `each` with what an operation makes of three elements, and `others` for those that take more
+// than a few instructions, or other operands.
+template <class Each, class Others>
+static inline __attribute__((always_inline)) void each_of(Operation operation, Each each,
+                                                          Others others) {
 #define FLOATS(name, result)                                                     \
   case Operation::name:                                                          \
     return each([](Bits i, Bits j, Bits) {                                       \
@@ -172,6 +170,15 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+    default:
+      return others();
+  }
+#undef FLOATS
+#undef INTEGERS
+}
+
+static void apply_function(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                       int32_t* to) {
 #define IN_LOOP(function) \
   [](auto... x) __attribute__((always_inline)) { return function(x...); }
 #define OF_TWO(name)                                                                         \
@@ -186,23 +193,27 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
         [](int64_t count, Operand a, int32_t* to) __attribute__((noinline)) {                  \
           several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));  \
         });
+  switch (operation) {
     REPJAX_ELEMENTARY(ELEMENTARY)
     REPJAX_ELEMENTARY_OF_TWO(OF_TWO)
     case Operation::rsqrt:
       return several::each(count, a, to, IN_LOOP(several::rsqrt));
-    case Operation::hold:  // these are not for one block of three operands
-    case Operation::add_n:
-    case Operation::add_n_odd:
-    case Operation::width:
-    case Operation::runs:
-    case Operation::move:
+    default:  // not for one block of three operands
       return;
   }
 #undef ELEMENTARY
 #undef OF_TWO
 #undef IN_LOOP
-#undef FLOATS
-#undef INTEGERS
+}
+
+static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                  int32_t* to) {
+  // Where vectors are long, divisions of float32 take longer.
+  if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
+    return divide_by(a.at, count, *b.at, to);
+  }
+  const auto each = [=](auto function) { for_each(function, count, a, b, c, to); };
+  each_of(operation, each, [=] { apply_function(operation, count, a, b, c, to); });
 }
 
 // Results of these are canonical but for NaNs, and 0 times a NaN, or an infinity, is one.
@@ -407,6 +418,59 @@ static bool are_canonical(int64_t count, const int32_t* x) {
   return kClasses;
 }
 
+// The elements that are there; elsewhere the first one, for which no function takes longer than for it.
+static inline Bits load_few(Few x) {
+  const Bits first = Bits{} + *x.at;
+  if (x.count == 1) return first;
+  Bits elements = as<Bits>(load_part(reinterpret_cast<const float*>(x.at), x.count));
+  Bits lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return where(lanes < fill(x.count), elements, first);
+}
+
+static void run(const Short& code, int32_t* lines) {
+  const auto line = [=](int64_t r) { return lines + r * kLanes; };
+  const auto get = [=](int64_t r) __attribute__((always_inline)) {
+    Bits x;
+    __builtin_memcpy(&x, line(r), sizeof x);
+    return x;
+  };
+  const auto set = [=](int64_t r, Bits x) __attribute__((always_inline)) {
+    __builtin_memcpy(line(r), &x, sizeof x);
+  };
+  for (int64_t i = 0; i < code.constant_count; ++i) {
+    set(code.constants[i].to, fill(code.constants[i].bits));
+  }
+  for (int64_t i = 0; i < code.input_count; ++i) set(i, load_few(code.ends[i]));
+  Operand terms[kMostTerms];
+  int64_t held = 0;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    const auto operation = Operation(x.operation);
+    const auto each = [&](auto function) __attribute__((always_inline)) {
+      set(x.to, function(get(x.from[0]), get(x.from[1]), get(x.from[2])));
+    };
+    each_of(operation, each, [&] {
+      const auto operand = [=](int64_t r) { return Operand{line(r), false}; };
+      if (operation == Operation::hold) {
+        terms[held++] = operand(x.from[0]);
+      } else if (operation == Operation::add_n || operation == Operation::add_n_odd) {
+        for (const int64_t from : x.from) terms[held++] = operand(from);
+        add_n(operation == Operation::add_n_odd, terms, held, kLanes, line(x.to));
+        held = 0;
+      } else {
+        apply_function(operation, kLanes, operand(x.from[0]), operand(x.from[1]),
+                       operand(x.from[2]), line(x.to));
+      }
+    });
+  }
+  for (int64_t i = code.input_count; i < code.input_count + code.output_count; ++i) {
+    copy_words(line(i), code.ends[i].count, code.ends[i].at);
+  }
+}
+
 constexpr Elementwise kElementwise = {
-    kLanes,        apply,          apply_and_look, add_n,
-    load_elements, store_elements, kClasses ? are_canonical : nullptr};
+    kLanes,         apply,
+    apply_and_look, add_n,
+    load_elements,  store_elements,
+    kClasses ? are_canonical : nullptr, run};

@@ -274,6 +274,30 @@ struct Runs {
   int64_t count = 1, stride = 0, apart = 0;
 };
 
+// As bytecode has them (bytecode.h): a register's value; the operation, the register it writes and
+// those it reads.
+struct Constant {
+  int64_t to, bits;
+};
+struct Instruction {
+  int64_t operation, to, from[3];
+};
+
+// Elements in memory, or one that all are.
+struct Few {
+  int32_t* at;
+  int64_t count;
+};
+
+// Bytecode for no more elements than a vector has.  The first registers are the inputs, the next the
+// outputs; register r is lines[r * lanes].
+struct Short {
+  const Instruction* instructions;
+  const Constant* constants;
+  const Few* ends;  // of the inputs and the outputs
+  int64_t instruction_count, constant_count, input_count, output_count;
+};
+
 // elementwise-inl.h: the instructions of bytecode.
 struct Elementwise {
   int64_t lanes;
@@ -292,6 +316,8 @@ struct Elementwise {
   void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
   // Whether canonicalize would leave these as they are; null where asking takes as long as that.
   bool (*are_canonical)(int64_t count, const int32_t* x);
+  // Computes bytecode by registers of one vector each.
+  void (*run)(const Short& code, int32_t* lines);
 };
 
 // scatter-inl.h: scatter-add.

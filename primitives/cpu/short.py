@@ -1,0 +1,86 @@
+"""Short loops: of so few elements that XLA makes one function of them, if they call no kernel.
+
+A call of a kernel takes XLA longer than all that such a loop does in an iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from repjax.primitives.core.programs import open_jaxpr
+from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, function_of
+from repjax.primitives.fusion.entries import enter_p, raw_dot_general_p
+from repjax.primitives.fusion.exits import leave_p
+from repjax.primitives.fusion.loops import loop_p
+from repjax.primitives.fusion.views import is_move
+from repjax.primitives.operations.arithmetic import materialize_p
+from repjax.primitives.operations.products import dot_general_p, problems
+from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
+from repjax.primitives.operations.reductions.sums import reduce_sum_p
+
+#: Elements of all results in a body, and operations that are soon compiled: XLA makes a function of
+#: a loop that reads and writes less than 1024 bytes in an iteration.
+_ELEMENTS, _OPERATIONS = 256, 64
+#: Multiplications of a product, and terms of its chains, whose steps wait for each other.
+_PRODUCT, _CHAIN = 64, 16
+
+_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
+_MOVES = frozenset(("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate"))
+
+
+def is_long(equation) -> bool:
+    """Whether it is an elementary function, which XLA compiles and computes more slowly."""
+    return equation.primitive.name in _LONG
+
+
+def _operations(jaxpr) -> Iterator[Any]:
+    """The equations of a program, those in loops and in what is fused one by one."""
+    for equation in open_jaxpr(jaxpr)[0].eqns:
+        flat = [p for x in equation.params.values() for p in (x if isinstance(x, tuple) else [x])]
+        inside = [p for p in flat if hasattr(p, "eqns") and not hasattr(p, "jaxpr")]
+        if equation.primitive is loop_p:
+            yield from _operations_of(equation.params["loop"].equation)
+        elif inside:
+            yield from (e for program in inside for e in program.eqns)
+        else:
+            yield equation
+
+
+def _operations_of(loop) -> Iterator[Any]:
+    for name in _BODIES[loop.primitive.name]:
+        yield from _operations(loop.params[name])
+
+
+def _is_short(operation) -> bool:
+    """Whether XLA is fast at an operation on few elements."""
+    primitive = operation.primitive
+    if primitive in (dot_general_p, raw_dot_general_p):
+        lhs, rhs = (v.aval for v in operation.invars)
+        _, problem = problems.dot_general(lhs, rhs, operation.params["dimension_numbers"])
+        is_small = math.prod(problem.sizes) <= _PRODUCT and problem.sizes[3] <= _CHAIN
+        return is_small and operation.params["contraction"] == "sequential"
+    if primitive is reduce_sum_p:
+        return operation.params["accumulation"] == "pairwise"
+    if primitive in (reduce_max_p, reduce_min_p, enter_p, leave_p, materialize_p):
+        return True
+    if is_move(operation) or primitive.name in _MOVES:
+        return True
+    return function_of(operation) is not None and not is_long(operation)
+
+
+def is_short(loop) -> bool:
+    """Whether a scan or a while is a short loop."""
+    if loop.primitive.name not in _BODIES:
+        return False
+    operations = list(_operations_of(loop))
+    elements = sum(v.aval.size for e in operations for v in e.outvars)
+    return (
+        len(operations) <= _OPERATIONS
+        and elements <= _ELEMENTS
+        and not any(e.effects for e in operations)
+        and all(map(_is_short, operations))
+    )
