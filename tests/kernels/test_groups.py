@@ -246,6 +246,18 @@ def test_the_elementary_functions_are_those_of_the_bodies():
     assert write_elementary.LIST.read_text() == write_elementary.with_list()
 
 
+@pytest.mark.parametrize("name", bytecode.ELEMENTARY)
+def test_subnormal_inputs_of_elementary_functions(name):
+    """Which some functions of inputs take as they come, some as the zeros that they are."""
+    rng = np.random.default_rng(3)
+    subnormal = np.concatenate([rng.integers(0, 1 << 23, 3000), (1 << 23) - np.arange(1, 40)])
+    bits = np.concatenate([subnormal, [0, 1 << 23, (1 << 23) + 1]]).astype(np.uint32)
+    x = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
+    expected = without_kernel(PRIMITIVES[name].bind, x)
+    for instruction_set in each_instruction_set():
+        assert_same_bits(with_kernel(PRIMITIVES[name].bind, x), expected, instruction_set)
+
+
 def test_hard_inputs_of_elementary_functions():
     """Those of which a result is closest to where the rounding changes."""
     hard = conformance.hard_arrays(conformance.load()["hard_inputs"])

@@ -210,17 +210,15 @@ class Ahead {
   int64_t arrays_, next_, lines_, fetched_;
 };
 
-// The instructions that make an input canonical for additions and multiplications alone, as bits.
-// Of what is not canonical only subnormal numbers matter to these: their guards make every zero +0, and
-// a NaN is a NaN.  None where anything else might note that an operand was subnormal.
-uint64_t find_raw(const Bytecode& code) {
+// The instructions that make an input canonical for some operations alone, as bits.
+template <class Are>
+uint64_t find_canonical_for(const Bytecode& code, Are are) {
   constexpr int64_t kMost = 64;
-  if (!notes_subnormals() || code.instruction_count > kMost || code.registers > kMost) return 0;
+  if (code.instruction_count > kMost || code.registers > kMost) return 0;
   uint64_t found = 0, others = 0;  // registers that others read
   for (int64_t i = code.instruction_count; i-- > 0;) {
     const Instruction& x = code.instructions[i];
     const auto operation = Operation(x.operation);
-    if (cost(operation) > 1 || operation == Operation::hold) return 0;
     if (operation == Operation::width || operation == Operation::runs) continue;
     if (operation == Operation::move) {  // of several to one place
       const bool is_output = x.to < code.input_count + code.output_count;
@@ -232,11 +230,44 @@ uint64_t find_raw(const Bytecode& code) {
       found |= uint64_t{1} << i;
     }
     others &= ~(uint64_t{1} << x.to);
-    const bool is_raw = operation == Operation::add || operation == Operation::sub ||
-                        operation == Operation::mul;
-    for (const int64_t from : x.from) others |= uint64_t{!is_raw} << from;
+    for (const int64_t from : x.from) others |= uint64_t{!are(operation)} << from;
   }
   return found;
+}
+
+// Those for additions and multiplications.  Of what is not canonical only subnormal numbers matter to
+// these: their guards make every zero +0, and a NaN is a NaN.  None where anything else might note that
+// an operand was subnormal.
+uint64_t find_raw(const Bytecode& code) {
+  if (!notes_subnormals()) return 0;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const auto operation = Operation(code.instructions[i].operation);
+    if (cost(operation) > 1 || operation == Operation::hold) return 0;
+  }
+  return find_canonical_for(code, [](Operation operation) {
+    return operation == Operation::add || operation == Operation::sub ||
+           operation == Operation::mul;
+  });
+}
+
+// Those for functions that have the same result for subnormal numbers as for zero, once it is guarded: it
+// rounds to the number, or to 1 or 1/2.
+uint64_t find_needless(const Bytecode& code) {
+  return find_canonical_for(code, [](Operation operation) {
+    switch (operation) {
+      case Operation::exp:
+      case Operation::exp2:
+      case Operation::expm1:
+      case Operation::log1p:
+      case Operation::tanh:
+      case Operation::logistic:
+      case Operation::sinh:
+      case Operation::cosh:
+        return true;
+      default:
+        return false;
+    }
+  });
 }
 
 // What fits into a vector, with registers of one: most of what little bytecode takes is else to look
@@ -310,6 +341,7 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
     code.cost += repjax::cost(Operation(code.instructions[i].operation));
   }
   code.raw = find_raw(code);
+  code.needless = find_needless(code);
   if (code.instruction_count > 0) {
     const Instruction& first = code.instructions[0];
     if (Operation(first.operation) == Operation::width) {
@@ -459,8 +491,9 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       if (operation == Operation::canonicalize && !a.same) {
         const bool in_its_place = a.at == to[x.to];
         const bool is_input = x.from[0] < inputs && !is_output(x.to);
-        if (raw >> i & 1 || ((in_its_place || is_input) && set.are_canonical &&
-                             set.are_canonical(all, a.at))) {
+        const bool is_needless = (raw | code.needless) >> i & 1;
+        if (is_needless || ((in_its_place || is_input) && set.are_canonical &&
+                            set.are_canonical(all, a.at))) {
           result = a;
           continue;
         }

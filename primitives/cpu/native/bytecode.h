@@ -101,6 +101,7 @@ struct Bytecode {
   const Constant* constants;
   const Instruction* instructions;
   uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
+  uint64_t needless = 0;   // instructions that make an input canonical for what does not need it
   int64_t block = kBlock;  // elements that are computed together
   int64_t row = 0;         // of the longest row, where rows differ
   int64_t cost = 0;        // what an element takes, in additions
