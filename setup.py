@@ -83,7 +83,7 @@ kernels = Extension(
     define_macros=[("REPJAX_SOURCES", f'"{digest}"')],
     extra_compile_args=[
         *([f"-isystem{found}"] if found else []),
-        *("-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi"),
+        *("-std=c++17", "-O3", "-ffp-contract=off", "-g0", "-Wno-psabi", "-Wno-unused-function"),
     ],
     extra_link_args=["-static-libstdc++", "-static-libgcc"] if IS_LINUX else [],
     optional=not is_required(),

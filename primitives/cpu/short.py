@@ -21,8 +21,8 @@ from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
 
-#: Elements of all results in a body, and operations that are soon compiled: XLA makes a function of
-#: a loop that reads and writes less than 1024 bytes in an iteration.
+#: Elements of all results in a body and of what is reduced, and operations that are soon compiled:
+#: XLA makes a function of a loop that reads and writes less than 1024 bytes in an iteration.
 _ELEMENTS, _OPERATIONS = 256, 64
 #: Multiplications of a product, and terms of its chains, whose steps wait for each other.
 _PRODUCT, _CHAIN = 64, 16
@@ -30,6 +30,7 @@ _PRODUCT, _CHAIN = 64, 16
 _LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _MOVES = frozenset(("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate"))
+_REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p)
 
 
 def is_long(equation) -> bool:
@@ -63,9 +64,9 @@ def _is_short(operation) -> bool:
         _, problem = problems.dot_general(lhs, rhs, operation.params["dimension_numbers"])
         is_small = math.prod(problem.sizes) <= _PRODUCT and problem.sizes[3] <= _CHAIN
         return is_small and operation.params["contraction"] == "sequential"
-    if primitive is reduce_sum_p:
-        return operation.params["accumulation"] == "pairwise"
-    if primitive in (reduce_max_p, reduce_min_p, enter_p, leave_p, materialize_p):
+    if primitive in _REDUCTIONS:
+        return operation.params.get("accumulation", "pairwise") == "pairwise"
+    if primitive in (enter_p, leave_p, materialize_p):
         return True
     if is_move(operation) or primitive.name in _MOVES:
         return True
@@ -77,10 +78,11 @@ def is_short(loop) -> bool:
     if loop.primitive.name not in _BODIES:
         return False
     operations = list(_operations_of(loop))
-    elements = sum(v.aval.size for e in operations for v in e.outvars)
+    reduced = [v for e in operations if e.primitive in _REDUCTIONS for v in e.invars]
+    results = [v for e in operations for v in e.outvars]
     return (
         len(operations) <= _OPERATIONS
-        and elements <= _ELEMENTS
+        and sum(v.aval.size for v in (*results, *reduced)) <= _ELEMENTS
         and not any(e.effects for e in operations)
         and all(map(_is_short, operations))
     )

@@ -256,12 +256,12 @@ def _quotient(hi, lo, d, rest, k):
     near = (1 / np.float64(d) * (1 + 2.0**-14)).astype(np.float32)  # as wrong as it may be
     inverse = fma(left(near, np.float32(1)), near, near)
     q = hi * inverse
-    return q, (left(q, hi) + lo) * inverse, np.abs(q) * np.float32(2.0**-34), k
+    return q, (left(q, hi) + lo) * inverse, np.abs(q) * _float32("0x1.8p-35"), k
 
 
 def exp_in_pairs(x):
     k, hi, lo = _sum(x)
-    return hi, lo, np.full_like(hi, 2.0**-34), k
+    return hi, lo, np.full_like(hi, _float32("0x1.8p-35")), k
 
 
 def logistic_in_pairs(x):

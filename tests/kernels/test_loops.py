@@ -293,6 +293,10 @@ def test_other_loops_call_kernels(step):
     jax.tree.map(assert_same_bits, lowered(program, x).compile()(x), without_kernel(program, x))
 
 
+def test_loops_that_reduce_many_elements_are_not_short():
+    compare(lambda x, w: lax.fori_loop(0, 3, lambda _, x: x * w.sum(), x), normal(4), normal(1000))
+
+
 def test_exported_programs_have_no_calls():
     program = repjax.reproducible(lambda w, x: lax.fori_loop(0, 3, lambda _, x: _step(w, x), x))
     assert "repjax_loop" not in jax.export.export(program)(matrix(N, N), matrix(N)).mlir_module()

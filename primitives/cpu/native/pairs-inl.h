@@ -3,7 +3,7 @@
 // float64.  A try is hi + lo with a bound of its error, and settles a result if all that is within
 // the bound rounds alike; else first-inl.h tries two vectors, with AVX-512 three in a hundred.
 //
-// The errors below are in units of w = 2**-40; hi + lo is within 64 w, 2**-34, but of erf.  What is rounded to
+// The errors below are in units of w = 2**-40; hi + lo is within 48 w, but of erf.  What is rounded to
 // float32 is off by 2**-24 of it at most, and by half of its last bit.  Included by
 // elementwise-inl.h.
 
@@ -169,12 +169,12 @@ INLINE Pair sum(const Power& e) {
   return {hi, fma(e.root, s, fma(e.root, e.r, e.root - hi))};
 }
 
-// The root is below 2: 2 * 13.9 w + 4 w, and 4 w in lo + 64 w, are within these.
+// The root is below 2: 2 * 13.9 w + 4 w, and 4 w in lo + 48 w, are within these.
 template <class V>
 INLINE Tried exp(V x) {
   const Power e = power(bounded(-104, x, 89));
   const Pair y = sum(e);
-  const auto bound = full(0x1p-34f);
+  const auto bound = full(0x1.8p-35f);
   Tried tried = rounded(y.hi, y.lo - bound, y.lo + bound);
   tried.y = as<Vector>(guard(times_power(tried.y, e.k)));
   return tried;
@@ -191,7 +191,7 @@ INLINE Tried quotient(Pair x, V d, V rest) {
   const auto left = [=](Vector q, Vector hi) { return fma(-q, rest, fma(-q, d, hi)); };
   const Vector near = near_inverse(d), inverse = fma(left(near, full(1)), near, near);
   const Vector q = x.hi * inverse, lo = (left(q, x.hi) + x.lo) * inverse;
-  return rounded(q, fma(q, full(-0x1p-34f), lo), fma(q, full(0x1p-34f), lo));
+  return rounded(q, fma(q, full(-0x1.8p-35f), lo), fma(q, full(0x1.8p-35f), lo));
 }
 
 // 1 / (1 + e**-x): with e = e**-|x|, 1 / (1 + e), or e / (1 + e) where x < 0.
