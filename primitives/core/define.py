@@ -23,7 +23,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -216,7 +216,7 @@ _without_kernels = contextvars.ContextVar("without_kernels", default=False)
 
 
 @contextlib.contextmanager
-def without_kernels(ctx):
+def without_kernels(ctx) -> Iterator[Any]:
     """The context in which to lower what is to be XLA's code alone."""
     caches = {"lowering_cache": {}, "cached_primitive_lowerings": {}}  # of what has kernels
     token = _without_kernels.set(True)

@@ -7,10 +7,9 @@ some kernels take operands as they come, *raw*: that of sequential matrix produc
 they are canonical as it reads them (``cpu/native/products.cc``); those of order-independent
 products, of scatters and of Fourier transforms make them so.
 
-:func:`in_entries` puts this in the place of the pass.  Elementwise operations
-need nothing of the kind: they see an input made canonical as a view
-(:mod:`repjax.primitives.fusion.views`).  Loops, branches and remat take a raw operand if all that
-their bodies do with it can.
+:func:`in_entries` puts this in the place of the pass.  Elementwise operations need nothing of the
+kind: they see an input made canonical as a view (:mod:`repjax.primitives.fusion.views`).  Loops,
+branches and remat take a raw operand if all that their bodies do with it can.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_a_faulty_operation_is_in_the_report(device, monkeypatch, tmp_path, caps
     """A product that adds its terms the other way round: the report has all to compute it anew."""
 
     def reversed_terms(equation, operands):
-        if equation.primitive.name == "repjax_dot_general":
+        if equation.primitive.name == "repjax_raw_dot_general":
             (lhs, rhs), _ = equation.params["dimension_numbers"]
             operands = [jax.lax.rev(x, d) for x, d in zip(operands, (lhs, rhs), strict=True)]
         return bind(equation, operands)
