@@ -327,9 +327,17 @@ def _batch(operands, dimensions, *, equations, **params):
     return jax.vmap(function, in_axes=tuple(dimensions), out_axes=0)(*operands), 0
 
 
+_RAW_PREFIX = PREFIX + "raw_"
+
+
+def name_of(primitive: Primitive) -> str:
+    """Its name without the prefix; with raw operands it is the same operation."""
+    return primitive.name.removeprefix(_RAW_PREFIX).removeprefix(PREFIX)
+
+
 def _of_raw_operands(primitive: Primitive) -> Primitive:
     """The primitive of operands of which those that ``raw`` says need not be canonical."""
-    result = Primitive(PREFIX + "raw_" + primitive.name.removeprefix(PREFIX))
+    result = Primitive(_RAW_PREFIX + name_of(primitive))
     equations = functools.partial(_equations, primitive=primitive)
     result.def_impl(equations)
     result.def_abstract_eval(

@@ -9,6 +9,7 @@ Elsewhere (other platforms, several devices) the primitive is the loop again: th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -74,13 +75,12 @@ def _run_stock(*operands, loop: Loop) -> list[Any]:
 
 def _lower(ctx, *operands, loop: Loop, platform=None):
     """To the kernel where there is one, else to the scan or the while."""
-    if platform and loop.code is None:
-        with without_kernels(ctx) as ctx, settled():
-            return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
-    kernel = kernel_for(loop_p, platform, ctx) if platform else None
+    is_short = loop.code is None
+    kernel = kernel_for(loop_p, platform, ctx) if platform and not is_short else None
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=True, loop=loop)
-    with settled():
+    alone = without_kernels(ctx) if platform and is_short else contextlib.nullcontext(ctx)
+    with alone as ctx, settled():
         return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
 
 

@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 
 from repjax.digests import digest
 from repjax.primitives.core.programs import bind_equation, carried, open_jaxpr
-from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.fusion.entries import name_of
 from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.rows import Rows
 
@@ -178,11 +178,6 @@ def _first_of_scan(equation, operands, device, cpu) -> dict[str, Any] | None:
     return None
 
 
-def _name(equation) -> str:
-    """The operation's, also where it takes operands as they come, before they are canonical."""
-    return equation.primitive.name.removeprefix(PREFIX).removeprefix("raw_")
-
-
 def _describe(equation, number, result, operands, received, expected) -> dict[str, Any]:
     got, want = words(received), words(expected)
     places = np.argwhere(got != want)
@@ -196,7 +191,7 @@ def _describe(equation, number, result, operands, received, expected) -> dict[st
 
     shown = {name: str(value)[:2000] for name, value in equation.params.items()}
     return {
-        "operation": _name(equation),
+        "operation": name_of(equation.primitive),
         "number": number,
         "parameters": shown,
         "result": {"number": result, "type": _type(expected)},
@@ -239,7 +234,7 @@ def _operand(x: np.ndarray, where) -> dict[str, Any]:
 
 def _what_matters(equation, operands, result, at) -> list[Any]:
     """For each operand, as :func:`_operand` takes it."""
-    name, params = _name(equation), equation.params
+    name, params = name_of(equation.primitive), equation.params
     flat = [np.arange(x.size).reshape(x.shape) for x in operands]
     if name == "dot_general":
         return _rows_and_columns(flat, params["dimension_numbers"], at)

@@ -25,6 +25,7 @@ import repjax
 from repjax.models import LeNet5
 from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.fusion.entries import name_of
 from repjax.primitives.operations.elementary import table as elementary
 
 FORMATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(jnp.bfloat16))
@@ -72,8 +73,7 @@ class Case(NamedTuple):
 def _names(jaxpr) -> Iterator[str]:
     for equation in open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name.startswith(PREFIX):
-            # With raw operands (primitives/fusion/entries.py) it is the same primitive.
-            yield equation.primitive.name.removeprefix(PREFIX).removeprefix("raw_")
+            yield name_of(equation.primitive)
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else [value]:
                 if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):

@@ -236,14 +236,10 @@ uint64_t find_canonical_for(const Bytecode& code, Are are) {
 }
 
 // Those for additions and multiplications.  Of what is not canonical only subnormal numbers matter to
-// these: their guards make every zero +0, and a NaN is a NaN.  None where anything else might note that
-// an operand was subnormal.
+// these: their guards make every zero +0, and a NaN is a NaN.  Not for bytecode with long operations, which
+// might note that an operand was subnormal, too.
 uint64_t find_raw(const Bytecode& code) {
   if (!notes_subnormals()) return 0;
-  for (int64_t i = 0; i < code.instruction_count; ++i) {
-    const auto operation = Operation(code.instructions[i].operation);
-    if (cost(operation) > 1 || operation == Operation::hold) return 0;
-  }
   return find_canonical_for(code, [](Operation operation) {
     return operation == Operation::add || operation == Operation::sub ||
            operation == Operation::mul;
@@ -340,8 +336,9 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   for (int64_t i = 0; i < code.instruction_count; ++i) {
     code.cost += repjax::cost(Operation(code.instructions[i].operation));
   }
-  code.raw = find_raw(code);
-  code.needless = find_needless(code);
+  const bool has_long = code.cost > code.instruction_count;
+  if (has_long) code.needless = find_needless(code);
+  else code.raw = find_raw(code);
   if (code.instruction_count > 0) {
     const Instruction& first = code.instructions[0];
     if (Operation(first.operation) == Operation::width) {

@@ -418,7 +418,8 @@ static bool are_canonical(int64_t count, const int32_t* x) {
   return kClasses;
 }
 
-// The elements that are there; elsewhere the first one, for which no function takes longer than for it.
+// The elements that are there, and in the other lanes the first one, so that no function takes longer for
+// numbers that nothing asks for.
 static inline Bits load_few(Few x) {
   const Bits first = Bits{} + *x.at;
   if (x.count == 1) return first;
