@@ -25,7 +25,8 @@ static inline Integers<V> is_nan(V x) {
 
 template <class V>
 static inline Integers<V> flush(V x) {
-  return as<Integers<V>>(x) & (magnitude(x) >= (Integers<V>{} + 0x00800000));
+  if constexpr (kClasses && sizeof(V) == 4 * kLanes) return normal_or_zero(as<Bits>(x));
+  else return as<Integers<V>>(x) & (magnitude(x) >= (Integers<V>{} + 0x00800000));
 }
 
 template <class V>
@@ -42,4 +43,15 @@ static inline Integers<V> with_one_nan(V x, Integers<V> bits) {
 template <class V>
 static inline Integers<V> canonical(V x) {
   return with_one_nan(x, flush(x));
+}
+
+// a / b.  Where masks are registers, GCC would divide a second time, with a mask, instead of masking the
+// quotient.
+template <class V>
+static inline V divided(V a, V b) {
+  V q = a / b;
+#if defined(__x86_64__)
+  if constexpr (kClasses) asm("" : "+v"(q));
+#endif
+  return q;
 }

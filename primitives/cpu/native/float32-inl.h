@@ -41,8 +41,10 @@ static inline Vector bounded(float low, Vector x, float high);
 static inline Vector near_inverse(Vector x);
 static inline bool any(Bits bits);
 
-// Where kClasses: whether an element of these is not canonical.
+// Where kClasses: whether an element of these is not canonical; and the elements, zero where they are
+// subnormal.
 static inline bool any_other(Vector a, Vector b, Vector c, Vector d);
+static inline Bits normal_or_zero(Bits x);
 
 #include "canonical-inl.h"
 #include "shuffles-inl.h"

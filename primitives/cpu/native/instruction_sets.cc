@@ -107,6 +107,10 @@ static inline bool any_other(Vector a, Vector b, Vector c, Vector d) {
   return (_mm512_fpclass_ps_mask(a, kOthers) | _mm512_fpclass_ps_mask(b, kOthers) |
           _mm512_fpclass_ps_mask(c, kOthers) | _mm512_fpclass_ps_mask(d, kOthers)) != 0;
 }
+static inline Bits normal_or_zero(Bits x) {
+  const auto i = (__m512i)x;
+  return (Bits)_mm512_maskz_mov_epi32(_mm512_test_epi32_mask(i, _mm512_set1_epi32(0x7F800000)), i);
+}
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
 }

@@ -62,10 +62,10 @@ static void divide(float* x, int64_t count, float by) {
   const Vector divisor = by - Vector{};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    store(x + i, as<Vector>(guard(load(x + i) / divisor)));
+    store(x + i, as<Vector>(guard(divided(load(x + i), divisor))));
   }
   if (i == count) return;
-  const Bits rest = guard(load_some(x + i, count - i, 1) / divisor);
+  const Bits rest = guard(divided(load_some(x + i, count - i, 1), divisor));
   __builtin_memcpy(x + i, &rest, sizeof(float) * (count - i));
 }
 

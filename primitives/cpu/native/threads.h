@@ -42,6 +42,8 @@ class IeeeArithmetic {
   }
   // Whether since it was told to forget an operand was subnormal, and no other was a NaN.
   bool noted_subnormals() const { return _mm_getcsr() & 2; }
+  // Whether since then a result was a new NaN, too large or smaller than normal numbers.
+  bool noted_any() const { return _mm_getcsr() & 0x1D; }
 
  private:
   static constexpr unsigned kModes = 0xFFC0;  // all but what is noted
@@ -56,6 +58,7 @@ class IeeeArithmetic {
   void forget() const {}
   void begin() const {}
   bool noted_subnormals() const { return true; }  // this processor does not
+  bool noted_any() const { return true; }
 
  private:
   uint64_t saved_;
