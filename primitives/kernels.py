@@ -26,11 +26,13 @@ from repjax.primitives.cpu import (
     linalg,
     loops,
     products,
+    random,
     rows,
     scatter,
     sums,
 )
 from repjax.primitives.cpu.takes import CPU
+from repjax.primitives.fusion.draws import random_bits_p
 from repjax.primitives.fusion.entries import (
     RAW_SCATTERS,
     canonicalize_in_place_p,
@@ -107,6 +109,7 @@ _ON_ONE_DEVICE = {
     group_sum_p: groups.evaluate_sum,
     rows_p: rows.evaluate,
     loop_p: loops.evaluate,
+    random_bits_p: random.bits,
 }
 
 

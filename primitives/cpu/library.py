@@ -49,6 +49,7 @@ _TARGETS = (
     "repjax_merge",
     "repjax_product",
     "repjax_qr",
+    "repjax_random_bits",
     "repjax_reduce_sum",
     "repjax_rows",
     "repjax_scatter_add",

@@ -15,5 +15,6 @@ CPU = Kernels(
     reads_raw=True,
     is_short=short.is_short,
     loop=loops.encode,
+    draws=True,
     large=library.LARGE,
 )

@@ -51,8 +51,9 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
+from repjax.primitives.fusion.draws import as_draw
 from repjax.primitives.fusion.entries import enter_p
-from repjax.primitives.fusion.exits import with_exits
+from repjax.primitives.fusion.exits import leave_p, with_exits
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop, loop_of
 from repjax.primitives.fusion.names import Names
@@ -535,11 +536,14 @@ class _Plan:
 
         Where those are donated, XLA's loops write the results in their place, which a call cannot:
         copies cost more than the kernel gains, but of elementary functions, or if all results of
-        the program stay in the caches.
+        the program stay in the caches.  A single operation, as eager code has it, is no update.
         """
         size = group.size
+        operations = [e for e in group.eqns if e.primitive is not leave_p]
+        operations = [e for e in operations if not is_canonicalize(e)]
         return (
             size > _SMALL
+            and len(operations) > 1
             and self.size_of_results > self.kernels.large
             and self.results.issuperset(group.outvars)
             and any(v in self.entries and v.aval.size == size for v in group.invars)
@@ -603,7 +607,7 @@ class _Plan:
                 if equation.effects:  # in their order
                     level = lowest = max(level, lowest)
                 found = self.sums.get(id(equation)) or loop_of(equation, self.kernels)
-                yield level, found or equation
+                yield level, found or as_draw(equation, self.kernels)
 
 
 def _large(variables) -> set[Any]:
@@ -614,6 +618,9 @@ def _large(variables) -> set[Any]:
 #: Elements of an array over which a pass costs less than compiling a loop; operations that are
 #: worth a pass over a larger one.
 _SMALL, _MANY = 1 << 15, 8
+#: Elements of an array of 32 MiB, for which the C library asks the system each time.  The kernel
+#: asks for huge pages, which are there in half the time.
+_MAPPED = 1 << 23
 #: As often as XLA may make an element canonical where it reads it.
 _OFTEN = 8
 #: Additions that take as long as an elementary function.
@@ -692,7 +699,7 @@ def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
         return True
     if size <= kernels.large and cost >= _MANY:
         return True
-    return size <= 4 * kernels.large and not _loops(neighbours)
+    return not _loops(neighbours) and (size <= 4 * kernels.large or size >= _MAPPED)
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:

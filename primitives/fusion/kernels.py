@@ -21,6 +21,7 @@ class Kernels:
       reads_raw: whether products take operands that are not canonical.
       is_short: whether XLA computes a loop faster without kernels.
       loop: what the kernel for loops knows a scan by, or None if it cannot compute the scan.
+      draws: whether they draw random bits.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.
     """
@@ -33,4 +34,5 @@ class Kernels:
     reads_raw: bool = False
     is_short: Callable[[Any], bool] = lambda equation: False
     loop: Callable[[Any], Any] = lambda equation: None
+    draws: bool = False
     large: int | None = None

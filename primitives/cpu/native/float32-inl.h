@@ -53,4 +53,5 @@ static inline Bits normal_or_zero(Bits x);
 #include "elementwise-inl.h"
 #include "scatter-inl.h"
 #include "linalg-inl.h"
+#include "random-inl.h"
 #include "fourier-inl.h"

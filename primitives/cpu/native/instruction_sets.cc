@@ -326,8 +326,9 @@ static inline Vector smaller(Vector a, Vector b) {
 #define REPJAX_KERNELS_OF(target)                                                             \
   target::float32::kChains, target::float64::kIntegerProducts, target::float32::kSums,        \
       target::float64::kGrids, target::float32::kElementwise, target::float32::kScatter,      \
-      target::float32::kLinalg, target::float32::kFourier, target::float64::kRotations,       \
-      target::float64::kTridiagonal, target::float64::exact::kExact, target::float64::grid_sums::kGridSums
+      target::float32::kLinalg, target::float32::kRandom, target::float32::kFourier,          \
+      target::float64::kRotations, target::float64::kTridiagonal,                             \
+      target::float64::exact::kExact, target::float64::grid_sums::kGridSums
 #if defined(__x86_64__)
 const InstructionSet kAvx512 = {"AVX512", REPJAX_KERNELS_OF(avx512)};
 #define REPJAX_WORDS \

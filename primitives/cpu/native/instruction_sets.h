@@ -493,6 +493,11 @@ struct TridiagonalKernels {
   void (*find_vector)(const Poles& poles, int64_t root, double* row, double* to);
 };
 
+struct Random {
+  // Bits number first to first + count - 1 of the key, where first + count is in the same 2**32.
+  void (*draw)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
+};
+
 struct InstructionSet {
   const char* name;
   const Chains& floats;
@@ -502,6 +507,7 @@ struct InstructionSet {
   const Elementwise& elementwise;
   const Scatter& scatter;
   const Linalg& linalg;
+  const Random& random;
   const Fourier& fourier;
   const Rotations& rotations;
   const TridiagonalKernels& tridiagonal;
