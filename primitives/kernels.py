@@ -32,7 +32,7 @@ from repjax.primitives.cpu import (
     sums,
 )
 from repjax.primitives.cpu.takes import CPU
-from repjax.primitives.fusion.draws import random_bits_p
+from repjax.primitives.fusion.draws import random_bits_p, random_fold_in_p, random_split_p
 from repjax.primitives.fusion.entries import (
     RAW_SCATTERS,
     canonicalize_in_place_p,
@@ -110,6 +110,8 @@ _ON_ONE_DEVICE = {
     rows_p: rows.evaluate,
     loop_p: loops.evaluate,
     random_bits_p: random.bits,
+    random_split_p: random.split,
+    random_fold_in_p: random.fold_in,
 }
 
 

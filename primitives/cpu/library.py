@@ -50,6 +50,7 @@ _TARGETS = (
     "repjax_product",
     "repjax_qr",
     "repjax_random_bits",
+    "repjax_random_keys",
     "repjax_reduce_sum",
     "repjax_rows",
     "repjax_scatter_add",

@@ -1,4 +1,4 @@
-"""Random bits by the C++ kernel: those of jax.random, on every instruction set."""
+"""Random bits and keys by the C++ kernel: those of jax.random, on every instruction set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repjax.verify.reference.random import threefry2x32
 pytestmark = pytest.mark.skipif(
     not library.instruction_sets(), reason="the kernel was not compiled: no C++ compiler here"
 )
-KERNEL = "custom_call @repjax_random_bits"
+KERNEL, OF_KEYS = (f"custom_call @repjax_random_{name}" for name in ("bits", "keys"))
 KEY = jax.random.key(7)
 # A block has 4,096 elements, and vectors that are computed together up to 64.
 SHAPES = [(), (1,), (3, 5), (63,), (64,), (65,), (4095,), (4096,), (4097,), (3, 70_001)]
@@ -66,6 +66,41 @@ def test_several_keys(shape):
     expected = jax.jit(function)(keys)
     for name in each_instruction_set():
         assert_same(repjax.reproducible(function)(keys), expected, name)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 5), (64,), (65,), (4097,)], ids=str)
+def test_keys_of_a_key(shape):
+    def split(key):
+        return jax.random.key_data(jax.random.split(key, shape))
+
+    assert OF_KEYS in lowered(split, KEY)
+    for key in (KEY, jax.random.split(KEY, 3)):
+        function = jax.vmap(split) if key.ndim else split
+        expected = function(key)
+        for name in each_instruction_set():
+            assert_same(repjax.reproducible(function)(key), expected, name)
+    assert not np.array_equal(repjax.reproducible(split)(jax.random.key(8)), split(KEY))
+
+
+@pytest.mark.parametrize("number", [0, 1, 4096, 2**32 - 1])
+def test_a_key_and_a_number(number):
+    def fold_in(key, number):
+        return jax.random.key_data(jax.random.fold_in(key, number))
+
+    number = np.uint32(number)
+    assert OF_KEYS in lowered(fold_in, KEY, number)
+    assert OF_KEYS in lowered(lambda key: fold_in(key, 3), KEY)
+    expected = fold_in(KEY, number)
+    keys, numbers = jax.random.split(KEY, 5), number - np.arange(5, dtype=np.uint32)
+    for name in each_instruction_set():
+        assert_same(repjax.reproducible(fold_in)(KEY, number), expected, name)
+        for axes in ((0, 0), (None, 0), (0, None)):
+            operands = [KEY if axes[0] is None else keys, number if axes[1] is None else numbers]
+            several = jax.vmap(fold_in, axes)
+            assert_same(repjax.reproducible(several)(*operands), several(*operands), f"{axes}")
+            outside = jax.vmap(repjax.reproducible(fold_in), axes)
+            assert_same(outside(*operands), several(*operands), f"{axes} outside")
+    assert not np.array_equal(repjax.reproducible(fold_in)(KEY, number ^ 1), expected)
 
 
 def test_vmap_of_what_is_reproducible():

@@ -494,8 +494,10 @@ struct TridiagonalKernels {
 };
 
 struct Random {
-  // Bits number first to first + count - 1 of the key, where first + count is in the same 2**32.
-  void (*draw)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
+  // Bits number first to first + count - 1 of a key, whose numbers differ in their low words alone; and
+  // keys of two words with these numbers.
+  void (*bits)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
+  void (*keys)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
 };
 
 struct InstructionSet {

@@ -36,6 +36,8 @@ struct Counters {
   }
 };
 
+// Of each counter its bits or, as new keys, both words.
+template <bool both>
 static void draw(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to) {
   constexpr int64_t kTogether = kSeveral * kLanes;
   const uint32_t a = key[0], b = key[1], c = a ^ b ^ 0x1BD11BDA;
@@ -53,10 +55,21 @@ static void draw(const uint32_t* key, uint64_t first, int64_t count, uint32_t* t
     n.rounds<13, 15, 26, 6>(a, b + 3);
     n.rounds<17, 29, 16, 24>(b, c + 4);
     n.rounds<13, 15, 26, 6>(c, a + 5);
-    Unsigned bits[kSeveral];
-    for (int i = 0; i < kSeveral; ++i) bits[i] = n.x[i] ^ n.y[i];
-    __builtin_memcpy(to + at, bits, sizeof(uint32_t) * std::min(kTogether, count - at));
+    const int64_t here = std::min(kTogether, count - at);
+    if (both) {
+      uint32_t words[2][kTogether];
+      __builtin_memcpy(words[0], n.x, sizeof n.x);
+      __builtin_memcpy(words[1], n.y, sizeof n.y);
+      for (int64_t i = 0; i < here; ++i) {
+        to[2 * (at + i)] = words[0][i];
+        to[2 * (at + i) + 1] = words[1][i];
+      }
+    } else {
+      Unsigned bits[kSeveral];
+      for (int i = 0; i < kSeveral; ++i) bits[i] = n.x[i] ^ n.y[i];
+      __builtin_memcpy(to + at, bits, sizeof(uint32_t) * here);
+    }
   }
 }
 
-constexpr Random kRandom = {draw};
+constexpr Random kRandom = {draw<false>, draw<true>};
