@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import cpu
+import flax.linen as nn
 import gpt2
 import jax
 import jax.numpy as jnp
@@ -344,6 +345,28 @@ def fourier() -> list[Case]:
     return all_found(cpu.fourier_cases, dict.fromkeys(names))
 
 
+def random() -> list[Case]:
+    """Random numbers, and a dropout of what a layer makes."""
+
+    def drawn(sampler: Callable, *shape: int) -> programs.Program:
+        return lambda key: sampler(key, shape), (jax.random.key(0),)
+
+    def dropout() -> programs.Program:
+        layer = nn.Dropout(0.1, deterministic=False)
+
+        def program(x, key):
+            return layer.apply({}, jnp.tanh(x), rngs={"dropout": key})
+
+        return program, (values((512, 1024)), jax.random.key(0))
+
+    return [
+        case("bits [1048576]", drawn, jax.random.bits, 1 << 20),
+        case("normal [65536]", drawn, jax.random.normal, 1 << 16),
+        case("gumbel [256x1000]", drawn, jax.random.gumbel, 256, 1000),
+        case("dropout of tanh [512x1024]", dropout),
+    ]
+
+
 # --- explicit functions -------------------------------------------------------------------
 
 
@@ -566,6 +589,7 @@ def groups(full: bool = False) -> list[Group]:
         "order_independent": order_independent(),
         "explicit products": explicit_products(),
         "Fourier": fourier(),
+        "random numbers": random(),
         "linear algebra": linear_algebra(),
     }
     if full:

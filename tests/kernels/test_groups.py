@@ -363,8 +363,25 @@ def test_quotients_next_to_the_middle_of_two_numbers():
     assert any(a * (np.float32(1) / b) != a / b for a, b in hard)  # a control
     for name in each_instruction_set():
         for a, b in hard:
-            x = np.ldexp(np.full(16, a, np.float32), np.arange(-8, 8))
+            x = np.ldexp(np.full(256, a, np.float32), np.arange(256) % 16 - 8)
             assert_same_bits(divide(x, b), x / b, name)
+
+
+@pytest.mark.parametrize("b", [3, 0.1, -1.9999999, 0.99999994, 2.0**-70, 3e30])
+def test_quotients_of_many_by_one_number(b):
+    """Of all significands; and of all exponents, where some quotients are tiny or infinite."""
+    tiny, b = np.float32(2.0**-126), np.float32(b)
+    divide = repjax.reproducible(lambda x, b: x / b)
+    significands = np.arange(127 << 23, 128 << 23, dtype=np.int32).view(np.float32)
+    powers = np.ldexp(significands[: 1 << 20 : 1023], np.arange(1026) % 254 - 126)
+    for x in (significands, np.concatenate([powers, SPECIALS]).astype(np.float32)):
+        x = np.where(np.abs(x) < tiny, np.float32(0), x)
+        with np.errstate(all="ignore"):
+            quotients = x / b
+        quotients[np.abs(quotients) <= tiny] = 0
+        quotients[np.isnan(quotients)] = np.nan
+        for name in each_instruction_set():
+            assert_same_bits(divide(x, b), quotients, name)
 
 
 def test_empty_arrays_and_many_axes():
