@@ -51,6 +51,7 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
+from repjax.primitives.fusion.complex_parts import without_joins
 from repjax.primitives.fusion.draws import as_draw
 from repjax.primitives.fusion.entries import enter_p
 from repjax.primitives.fusion.exits import leave_p, with_exits
@@ -747,7 +748,8 @@ def _compute(step: Group | Sum | Loop | tuple[Group, ...], see):
 def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    jaxpr = ClosedJaxpr(with_exits(without_transposes(with_slices(jaxpr)), kernels), consts)
+    jaxpr = without_transposes(with_slices(without_joins(jaxpr)))
+    jaxpr = ClosedJaxpr(with_exits(jaxpr, kernels), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
 
 

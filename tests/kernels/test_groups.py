@@ -384,6 +384,30 @@ def test_quotients_of_many_by_one_number(b):
             assert_same_bits(divide(x, b), quotients, name)
 
 
+def test_operations_on_complex_numbers_are_one_group():
+    """Parts of what was joined from parts are these; what is needed as a complex number is one."""
+
+    def several(x, y):
+        z = x * y + x.conj()
+        return z * z - 2 * y, z, z.imag
+
+    x, y = (
+        np.ascontiguousarray(floats(200, seed)).view(np.complex64).reshape(10, 10)
+        for seed in (1, 2)
+    )
+    results = with_kernel(several, x, y, calls=1)
+    with repjax.enabled():  # operation by operation
+        arrays = jax.device_put((x, y))
+        expected, others = several(*arrays), several(*arrays[::-1])
+    for got, want in zip(results, expected, strict=True):
+        assert_same_bits(parts_of(got), parts_of(want))
+    assert not same_bits(parts_of(results[0]), parts_of(others[0]))  # a control
+
+
+def parts_of(x):
+    return np.ascontiguousarray(x).view(np.float32)
+
+
 def test_empty_arrays_and_many_axes():
     assert with_kernel(lambda x: x + 1, np.zeros((3, 0), np.float32), calls=0).shape == (3, 0)
     x = floats(2**9, 1).reshape((2,) * 9 + (1,) * 4)
