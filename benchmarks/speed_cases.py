@@ -367,6 +367,38 @@ def random() -> list[Case]:
     ]
 
 
+def others() -> list[Case]:
+    """Functions of jax.numpy and jax.nn that no other group has."""
+
+    def complex_numbers(x, y):
+        z = lax.complex(x, y)
+        return jnp.abs(z * z + z)
+
+    def gelu(x):
+        return jax.nn.gelu(x, approximate=False)
+
+    def polynomial(x):
+        return jnp.polyval(jnp.arange(1.0, 5.0), x)
+
+    def solve(a, b):
+        return jnp.linalg.solve(a + 8 * jnp.eye(16), b)
+
+    def either(x):
+        return lax.cond(x[0, 0] > 0, lambda x: x * 2, lambda x: x - 1, x)
+
+    square = (512, 512)
+    return [
+        given("top_k, 8 x 50,257, 50", lambda x: lax.top_k(x, 50), (8, 50_257)),
+        given("GELU by erfc [512x512]", gelu, square),
+        given("complex z * z + z [512x512]", complex_numbers, square, square),
+        given("polyval of four [512x512]", polynomial, square),
+        given("solve, 256 of 16x16", solve, (256, 16, 16), (256, 16, 1)),
+        given("cond [512x512]", either, square),
+        given("interp of 1,024", lambda x, y: jnp.interp(x, jnp.arange(1024.0), y), *[(1024,)] * 2),
+        given("sort of rows [512x1024]", jnp.sort, (512, 1024)),
+    ]
+
+
 # --- explicit functions -------------------------------------------------------------------
 
 
@@ -590,6 +622,7 @@ def groups(full: bool = False) -> list[Group]:
         "explicit products": explicit_products(),
         "Fourier": fourier(),
         "random numbers": random(),
+        "others": others(),
         "linear algebra": linear_algebra(),
     }
     if full:

@@ -85,6 +85,7 @@ _IN_PARTS = {
     cumulative.cumsum_p: sums.cumsum,
     extrema.reduce_max_p: sums.reduce_max,
     extrema.reduce_min_p: sums.reduce_min,
+    extrema.top_k_p: sums.top_k,
 }
 _SCATTERS = {
     scatter_add_p: scatter.scatter_add,
@@ -116,10 +117,10 @@ _ON_ONE_DEVICE = {
 
 
 def _on_cpu(primitive: Primitive) -> Kernel | None:
-    if primitive in _OF_XLA:
-        return Kernel(lambda: _OF_XLA[primitive])
     if primitive in _IN_PARTS and library.serves():
         return Kernel(lambda: _IN_PARTS[primitive], in_parts=True)
+    if primitive in _OF_XLA:
+        return Kernel(lambda: _OF_XLA[primitive])
     if primitive in _ON_ONE_DEVICE and library.serves():
         return Kernel(lambda: _ON_ONE_DEVICE[primitive], on_one_device=True)
     if primitive in _WITHOUT_LIBRARY:

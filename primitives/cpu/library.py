@@ -55,6 +55,7 @@ _TARGETS = (
     "repjax_rows",
     "repjax_scatter_add",
     "repjax_scatter_extremum",
+    "repjax_top_k",
     "repjax_triangular_solve",
 )
 _SOURCES = pathlib.Path(__file__).parent / "native"

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from repjax.primitives.core.partition import partitioned
+from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.cpu import library
 from repjax.primitives.operations.accumulators import check_terms
 from repjax.primitives.operations.grids import bits_of_sum
 from repjax.primitives.operations.reductions.cumulative import axes_of_prefixes, cumsum_body
-from repjax.primitives.operations.reductions.extrema import reduce_max_body, reduce_min_body
+from repjax.primitives.operations.reductions.extrema import (
+    reduce_max_body,
+    reduce_min_body,
+    top_k_body,
+)
 from repjax.primitives.operations.reductions.sums import (
     axes_of_reduction,
     axes_of_terms,
@@ -94,6 +99,25 @@ def _extremum(name: str, body):
     return partitioned(kernel, axes_of_reduction)
 
 
+def _top_k(x, *, k, axis):
+    if k == 0 or x.size == 0:
+        return top_k_body(x, k=k, axis=axis)
+    rows = jnp.moveaxis(x, axis, -1)
+    results = [
+        jax.ShapeDtypeStruct((*rows.shape[:-1], k), dtype) for dtype in (np.float32, np.int32)
+    ]
+    found = jax.ffi.ffi_call("repjax_top_k", results)(rows, n=np.int64(rows.shape[-1]))
+    return [jnp.moveaxis(y, -1, axis) for y in found]
+
+
+def _axes_of_top_k(x, *, axis, **_) -> Axes:
+    names = [f"d{i}" for i in range(x.ndim)]
+    found = [*names]
+    found[axis] = "k"
+    return Axes([names], [found, found], [names[axis], "k"])
+
+
+top_k = partitioned(_top_k, _axes_of_top_k)
 _in_parts = partitioned(_sum, axes_of_reduction)
 _KERNELS = dict.fromkeys(("pairwise", "sequential"), _in_parts)
 _KERNELS["order_independent"] = partitioned(order_independent_sum, axes_of_terms, reduce_sum_across)

@@ -630,7 +630,10 @@ _LONG = 32
 _CALLS = frozenset(
     (
         *(PREFIX + name for name in ("dot_general", "raw_dot_general", "conv_general_dilated")),
-        *(PREFIX + name for name in ("ended", "rows", "reduce_sum", "reduce_max", "reduce_min")),
+        *(
+            PREFIX + name
+            for name in ("ended", "rows", "reduce_sum", "reduce_max", "reduce_min", "top_k")
+        ),
         "pad",
     )
 )

@@ -49,6 +49,14 @@ enum class Join { kAdd, kLargest, kSmallest };
 enum class Summed { kElements, kRawElements, kSquares };
 
 // sums-inl.h: sums of float32, and extrema.  Pairwise ones by the terms, and by what joins them.
+// Integers in the order of the numbers, that of all NaNs above the others
+// (repjax.primitives.operations.reductions.sort_keys).
+inline int32_t key_of(float x) {
+  int32_t i;
+  __builtin_memcpy(&i, &x, sizeof i);
+  return x != x ? INT32_MAX : i < 0 ? i ^ INT32_MAX : i;
+}
+
 struct Sums {
   int64_t lanes;
   void (*pairwise[3][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
@@ -57,6 +65,8 @@ struct Sums {
                               float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
   float (*sequential_row)(const float* x, int64_t n);
+  // The first element from `at` on whose key is above this one, or n.
+  int64_t (*next_above)(const float* x, int64_t at, int64_t n, int32_t key);
 };
 
 // Elements of an array that go with others that lie together: every `step`, or at `offsets`.  The

@@ -224,6 +224,17 @@ static float sequential_row(const float* x, int64_t n) {
   return sum == 0 ? 0 : sum;
 }
 
+static int64_t next_above(const float* x, int64_t at, int64_t n, int32_t key) {
+  for (; at + kLanes <= n; at += kLanes) {
+    const Vector v = load(x + at);
+    const Bits i = as<Bits>(v), most = Bits{} + INT32_MAX;
+    const Bits keys = is_nan(v) ? most : i ^ ((i >> 31) & most);
+    if (any(as<Wide>(keys > key))) break;
+  }
+  while (at < n && key_of(x[at]) <= key) ++at;
+  return at;
+}
+
 #define REPJAX_JOINS(function, of)                                                         \
   {                                                                                        \
     function<Join::kAdd, of>, function<Join::kLargest, of>, function<Join::kSmallest, of> \
@@ -234,6 +245,6 @@ static float sequential_row(const float* x, int64_t n) {
         REPJAX_JOINS(function, Summed::kSquares)                                             \
   }
 static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_rows), sequential,
-                           sequential_row};
+                           sequential_row, next_above};
 #undef REPJAX_TERMS
 #undef REPJAX_JOINS
