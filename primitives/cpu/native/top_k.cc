@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -46,6 +47,18 @@ void find_many(const float* x, int64_t n, int64_t k, uint64_t* codes) {
   std::sort(codes, codes + k, std::greater<>());
 }
 
+void find_row(const Sums& set, const float* x, int64_t n, int64_t k, float* values,
+              int32_t* positions) {
+  uint64_t few[kFew];
+  const std::unique_ptr<uint64_t[]> many(k > kFew ? new uint64_t[n] : nullptr);
+  uint64_t* const codes = k > kFew ? many.get() : few;
+  k > kFew ? find_many(x, n, k, codes) : find_few(set, x, n, k, codes);
+  for (int64_t i = 0; i < k; ++i) {
+    positions[i] = int32_t(~uint32_t(codes[i]));
+    values[i] = x[positions[i]];
+  }
+}
+
 ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, int64_t n,
                   ffi::ResultBuffer<ffi::F32> values, ffi::ResultBuffer<ffi::S32> positions) {
   const int64_t size = x.element_count(), rows = n > 0 ? size / n : 0;
@@ -58,14 +71,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, int64_t n,
   share(&pool, rows, size, kThread,
         [=, &set, from = x.typed_data(), to = values->typed_data(),
          at = positions->typed_data()](int64_t row) {
-    const float* const elements = from + row * n;
-    uint64_t* const codes = scratch<kOffsets, uint64_t>(n);
-    k <= kFew ? find_few(set, elements, n, k, codes) : find_many(elements, n, k, codes);
-    for (int64_t i = 0; i < k; ++i) {
-      const auto position = int32_t(~uint32_t(codes[i]));
-      at[row * k + i] = position;
-      to[row * k + i] = elements[position];
-    }
+    find_row(set, from + row * n, n, k, to + row * k, at + row * k);
   });
   return ffi::Error::Success();
 }
