@@ -6,6 +6,8 @@ between, operations on parts are of one group.
 
 from __future__ import annotations
 
+from typing import Any
+
 from jax.extend.core import Literal
 
 from repjax.primitives.fusion.views import variables
@@ -15,25 +17,25 @@ _PARTS = ("real", "imag")
 
 def without_joins(jaxpr):
     """The program without complex numbers of which only parts are needed."""
-    joined = {e.outvars[0]: e for e in jaxpr.eqns if e.primitive.name == "complex"}
-    if not joined:
-        return jaxpr
-    found: dict = {}
+    joined: dict[Any, list[Any]] = {}  # complex numbers to their parts
+    found: dict[Any, Any] = {}  # what takes a part of one to that part
 
     def now(atoms):
         return [x if isinstance(x, Literal) else found.get(x, x) for x in atoms]
 
     equations = []
     for equation in jaxpr.eqns:
-        invars = now(equation.invars)
-        equation = equation.replace(invars=invars)
-        name = equation.primitive.name
+        if found:
+            equation = equation.replace(invars=now(equation.invars))
+        name, invars = equation.primitive.name, equation.invars
+        if name == "complex":
+            joined[equation.outvars[0]] = invars
         if name in _PARTS and not joined.keys().isdisjoint(variables(invars)):
-            found[equation.outvars[0]] = joined[invars[0]].invars[_PARTS.index(name)]
-            continue
-        if equation.outvars and equation.outvars[0] in joined:
-            joined[equation.outvars[0]] = equation
-        equations.append(equation)
+            found[equation.outvars[0]] = joined[invars[0]][_PARTS.index(name)]
+        else:
+            equations.append(equation)
+    if not found:
+        return jaxpr
     outvars = now(jaxpr.outvars)
     needed = set(variables([v for e in equations for v in e.invars] + outvars))
     equations = [e for e in equations if e.primitive.name != "complex" or e.outvars[0] in needed]

@@ -620,7 +620,7 @@ def _large(variables) -> set[Any]:
 #: worth a pass over a larger one.
 _SMALL, _MANY = 1 << 15, 8
 #: Elements of an array of 32 MiB, for which the C library asks the system each time.  The kernel
-#: asks for huge pages, which are there in half the time.
+#: asks for huge pages, which are there sooner.
 _MAPPED = 1 << 23
 #: As often as XLA may make an element canonical where it reads it.
 _OFTEN = 8
