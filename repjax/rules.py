@@ -211,8 +211,11 @@ COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_p
 # --- control flow ---------------------------------------------------------------------
 
 
-def _rewritten(context: Context, jaxpr, operands):
+def _rewritten(context: Context, jaxpr, operands, *, is_called=True):
     """A closed jaxpr of the same type with every equation in its reproducible form.
+
+    It is planned by itself (:func:`in_kernels`) where it ``is_called``, by a loop or a branch, and
+    with what stands around it where it does not stay one.
 
     But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.core.weak`):
     ``operands``, of the elements of which only the formats matter, say which arguments are.
@@ -229,7 +232,8 @@ def _rewritten(context: Context, jaxpr, operands):
         return match_types(_each_used(values) if context.differentiable else values, results)
 
     # Derivatives take equations as they stand.
-    function = program if context.differentiable else functools.partial(in_kernels, program)
+    is_planned = is_called and not context.differentiable
+    function = functools.partial(in_kernels, program) if is_planned else program
     return jax.make_jaxpr(function)(*types)
 
 
@@ -269,10 +273,34 @@ def _check_formats(context: Context, first, second) -> None:
 
 @rule("scan", structural=True)
 def scan(context: Context, operands, params):
-    jaxpr = _rewritten(context, params["jaxpr"], operands)
+    in_place = not context.differentiable and _is_unrolled(params)
+    jaxpr = _rewritten(context, params["jaxpr"], operands, is_called=not in_place)
     first, count = carried(params)
     _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
+    if in_place:
+        return _steps(jaxpr, operands, params)
     return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
+
+
+def _is_unrolled(params) -> bool:
+    """Whether JAX lowers a scan to its steps, one after the other, and to no loop."""
+    length, unroll = params["length"], params["unroll"]
+    return unroll != 1 and length > 0 and (unroll == 0 or length <= unroll)
+
+
+def _steps(jaxpr, operands, params):
+    """A scan as its steps in place, of which operations that follow each other are one group."""
+    first, count = carried(params)
+    consts, carry, xs = operands[:first], operands[first : first + count], operands[first + count :]
+    order = range(params["length"])
+    parts = []
+    for i in reversed(order) if params["reverse"] else order:
+        x = [jax.lax.index_in_dim(x, i, keepdims=False) for x in xs]
+        results = jax.core.eval_jaxpr(open_jaxpr(jaxpr)[0], jaxpr.consts, *consts, *carry, *x)
+        carry = results[:count]
+        parts.append([jax.lax.expand_dims(y, [0]) for y in results[count:]])
+    ys = zip(*(reversed(parts) if params["reverse"] else parts), strict=True)
+    return [*carry, *(jax.lax.concatenate(y, 0) for y in ys)]
 
 
 @rule("while", structural=True)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import Literal
 
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.tables import PREFIX
@@ -382,8 +381,8 @@ class Bytecode:
             self._bits[self.constants[bits]] = bits
         return self.constants[bits]
 
-    def literal(self, atom: Literal) -> int:
-        return self.constant(_bits(atom.val, atom.aval.dtype))
+    def number(self, value, dtype) -> int:
+        return self.constant(_bits(value, dtype))
 
     def read(self, place: Place | Joint, dtype, canonical: bool = False) -> int:
         """The elements of an input, of this type in memory."""

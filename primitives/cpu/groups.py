@@ -26,9 +26,11 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
-            return code.literal(atom)
+            return code.number(atom.val, atom.aval.dtype)
         code.set_size(math.prod(shape))
         view = seen(atom, views)
+        if isinstance(view, View) and isinstance(view.root, Number):
+            return code.number(view.root.value, view.root.dtype)
         made = [values[root] for root in view.roots() if root in values]
         if made:
             assert not view.is_moved, "what is computed by elements is not read from other places"

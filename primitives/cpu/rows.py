@@ -289,11 +289,12 @@ class _Encoder:
 
     def _read(self, code: Bytecode, values, kind: int, read) -> int:
         if isinstance(read, Literal):
-            return code.literal(read)
+            return code.number(read.val, read.aval.dtype)
         if read.root in self.sources:
             source = self.sources[read.root]
             if source.invars:
-                return code.literal(source.invars[0])
+                (number,) = source.invars
+                return code.number(number.val, number.aval.dtype)
             return code.read(Place.along(*self._positions(kind, source, read)), _WORD)
         if read.root in values:
             return values[read.root]

@@ -540,7 +540,8 @@ class _Plan:
         the program stay in the caches.  A single operation, as eager code has it, is no update.
         """
         size = group.size
-        operations = [e for e in group.eqns if e.primitive is not leave_p]
+        operations = [e for e in group.eqns if id(e) in self.elementwise]
+        operations = [e for e in operations if e.primitive is not leave_p]
         operations = [e for e in operations if not is_canonicalize(e)]
         return (
             size > _SMALL

@@ -40,8 +40,9 @@ class Number:
 class View:
     """An array as another one, its root, in the same memory: the steps of its axes.
 
-    An input of the program is seen as it came or made canonical: that costs less than a pass.  A
-    slice is *moved*: its first element is not the root's, or it has not all of them.
+    The root is a number where all elements are one that stands in the program.  An input of the
+    program is seen as it came or made canonical: that costs less than a pass.  A slice is *moved*:
+    its first element is not the root's, or it has not all of them.
     """
 
     root: Any
@@ -189,14 +190,16 @@ def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
         parts = tuple(_seen(atom, views) for atom in atoms)
         return {results[0]: Joined(parts, tuple(v.aval.shape[axis] for v in atoms), axis)}
     if isinstance(x, Literal):
-        return {}
+        is_filled = name == "broadcast_in_dim" and len(atoms) == 1
+        steps = (0,) * results[0].aval.ndim
+        return {results[0]: dataclasses.replace(_seen(x, views), steps=steps)} if is_filled else {}
     view = seen(x, views)
     if name == "pad":
         padded = _padded(view, _seen(atoms[1], views), x.aval.shape, equation.params)
         return {} if padded is None else {results[0]: padded}
     if is_canonicalize(equation):
-        enters = entries.issuperset(view.roots())
-        return {results[0]: view.made_canonical()} if enters else {}
+        roots = set(view.roots())
+        return {results[0]: view.made_canonical()} if roots and roots <= entries else {}
     if name == "slice":
         begins, ends = equation.params["start_indices"], equation.params["limit_indices"]
         strides = equation.params["strides"] or (1,) * x.aval.ndim

@@ -300,6 +300,36 @@ def test_broadcasts():
         assert_same_bits(with_kernel(_broadcasts, x, *others, mask), expected, name)
 
 
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.int32, np.bool_, *HALVES], ids=lambda dtype: np.dtype(dtype).name
+)
+def test_arrays_of_one_number_are_not_in_memory(dtype):
+    def function(x, y):
+        three, mask = lax.full_like(x, 3, dtype), jax.numpy.full(x.shape, True)
+        return (
+            jax.numpy.where(y > 0, x, lax.full_like(x, 1, dtype)),
+            lax.select(mask & (y > 1), three.reshape(50, 30).reshape(30, 50), x),
+            three ^ x if dtype == np.bool_ else three + x,
+        )
+
+    x, y = patterns(1500, 8, dtype).reshape(30, 50), floats(1500, 1).reshape(30, 50)
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y, calls=1), expected, name)
+    lowered = repjax.reproducible(lambda x, y: function(x, y)).lower(x, y).as_text()
+    (call,) = (line for line in lowered.splitlines() if KERNEL in line)
+    operands = re.search(r"elementwise\((.*?)\)", call)[1].split(", ")
+    assert set(operands) == {"%arg0", "%arg1"}, call
+
+
+def test_sums_of_arrays_of_one_number():
+    def function(x):
+        return jax.numpy.sum(lax.full_like(x, 0.1)), jax.numpy.sum(jax.numpy.ones(1)) + x
+
+    x = floats(1500, 1)
+    assert_same_bits(with_kernel(function, x), without_kernel(function, x))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, *HALVES], ids=lambda dtype: np.dtype(dtype).name)
 def test_zeros_that_are_added(dtype):
     """No addition is computed, whatever the other number is: an input, a result, a zero."""
@@ -631,6 +661,15 @@ def test_control_flow():
     assert_same_bits(with_kernel(program, x, 4), without_kernel(program, x, 4))
     text = repjax.reproducible(program).lower(x, 4).as_text()
     assert text.count(KERNEL) >= 6
+
+
+def test_steps_of_an_unrolled_scan_are_one_group():
+    def polynomial(x, coefficients, unroll=16):
+        return lax.scan(lambda y, c: (y * x + c, None), 0 * x, coefficients, unroll=unroll)[0]
+
+    x, coefficients = floats(3000, 1), np.float32([1e-3, -0.7, 3.1, 0.2])
+    loop = repjax.reproducible(functools.partial(polynomial, unroll=1))(x, coefficients)
+    assert_same_bits(with_kernel(polynomial, x, coefficients, calls=1), loop)
 
 
 def test_batches():

@@ -893,6 +893,37 @@ def test_a_pass_over_nothing():
     assert_same_bits(repjax.reproducible(lambda x: jnp.tanh(x) + 1)(empty), empty)
 
 
+@pytest.mark.parametrize("unroll", [0, True, 5, 7])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_unrolled_scan_is_its_steps(unroll, reverse):
+    """In whatever way they are compiled, and in derivatives, where the loop stays one."""
+
+    def f(unroll, w, xs):
+        def step(carry, x):
+            total, count = carry
+            y = jnp.tanh(x @ w + total)
+            return (y, count + 1), (y * count, {"count": count, "input": x})
+
+        init = jnp.zeros(3), 1
+        (y, count), ys = lax.scan(step, init, xs, reverse=reverse, unroll=unroll)
+        return (y.sum() * count + ys[0].sum()), (y, ys)
+
+    def loss(unroll, w, xs):
+        return f(unroll, w, xs)[0]
+
+    w, xs = X[:3, :3], normal((5, 3), seed=1)
+    batched = jax.vmap(f, (None, None, 1)), normal((5, 2, 3), seed=2)
+    for function, x in ((f, xs), (jax.grad(loss, 1), xs), batched):
+        expected = repjax.reproducible(functools.partial(function, 1))(w, x)
+        results = repjax.reproducible(functools.partial(function, unroll))(w, x)
+        jax.tree.map(assert_same_bits, results, expected)
+        with repjax.enabled():
+            jax.tree.map(assert_same_bits, function(unroll, w, x), expected)
+    text = str(jax.make_jaxpr(repjax.reproducible(functools.partial(f, unroll)))(w, xs))
+    assert "scan[" not in text
+    assert "scan[" in str(jax.make_jaxpr(repjax.reproducible(functools.partial(f, 2)))(w, xs))
+
+
 def test_no_updates_beside_an_unrolled_loop():
     """XLA forgot that the kernel's calls are typed, and refused to compile (program 7937 of
     tests/fuzz.py)."""

@@ -276,6 +276,10 @@ REFUSED = {
         lambda n: lax.scan(lambda c, _: (_powers(n), None), jnp.float64(1), None, 2)[0],
         "scan expected values that are float64 in all of its iterations",
     ),
+    "unrolled": (
+        lambda n: lax.scan(lambda c, _: (_powers(n), None), jnp.float64(1), None, 2, unroll=2)[0],
+        "scan expected values that are float64 in all of its iterations",
+    ),
     "branches": (
         lambda n: lax.cond(n > 1, lambda: _powers(n), lambda: jnp.float64(2)),
         "cond expected values that are float64 in all",
