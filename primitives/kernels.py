@@ -12,10 +12,12 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.extend.core import Primitive
 
 from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
+from repjax.primitives.core.programs import open_jaxpr, struct_of
 from repjax.primitives.core.tables import KERNELS, Kernel
 from repjax.primitives.cpu import (
     bodies,
@@ -32,6 +34,7 @@ from repjax.primitives.cpu import (
     sums,
 )
 from repjax.primitives.cpu.takes import CPU
+from repjax.primitives.fusion.branches import with_branches
 from repjax.primitives.fusion.draws import random_bits_p, random_fold_in_p, random_split_p
 from repjax.primitives.fusion.entries import (
     RAW_SCATTERS,
@@ -191,6 +194,6 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
         kernels = CPU if are_known and library.available() else None
     if kernels is None:
         return list(function(*operands))
-    if kernels.reads_raw:
-        function = functools.partial(in_entries, function)
-    return fuse(function, kernels, *operands)
+    closed = with_branches(jax.make_jaxpr(function)(*map(struct_of, operands)), in_kernels)
+    run = in_entries if kernels.reads_raw else jax.core.eval_jaxpr
+    return fuse(functools.partial(run, *open_jaxpr(closed)), kernels, *operands)

@@ -214,8 +214,8 @@ COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_p
 def _rewritten(context: Context, jaxpr, operands, *, is_called=True):
     """A closed jaxpr of the same type with every equation in its reproducible form.
 
-    It is planned by itself (:func:`in_kernels`) where it ``is_called``, by a loop or a branch, and
-    with what stands around it where it does not stay one.
+    It is planned (:func:`in_kernels`) where it ``is_called``, by a loop; branches are with what
+    stands around them, and so is what does not stay a program of its own.
 
     But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.core.weak`):
     ``operands``, of the elements of which only the formats matter, say which arguments are.
@@ -292,11 +292,12 @@ def _steps(jaxpr, operands, params):
     """A scan as its steps in place, of which operations that follow each other are one group."""
     first, count = carried(params)
     consts, carry, xs = operands[:first], operands[first : first + count], operands[first + count :]
+    inner, inner_consts = open_jaxpr(jaxpr)
     order = range(params["length"])
     parts = []
     for i in reversed(order) if params["reverse"] else order:
         x = [jax.lax.index_in_dim(x, i, keepdims=False) for x in xs]
-        results = jax.core.eval_jaxpr(open_jaxpr(jaxpr)[0], jaxpr.consts, *consts, *carry, *x)
+        results = jax.core.eval_jaxpr(inner, inner_consts, *consts, *carry, *x)
         carry = results[:count]
         parts.append([jax.lax.expand_dims(y, [0]) for y in results[count:]])
     ys = zip(*(reversed(parts) if params["reverse"] else parts), strict=True)
@@ -318,7 +319,9 @@ def cond(context: Context, operands, params):
     if (platforms := params.get("branches_platforms")) is not None:
         branch = params["branches"][_platform(platforms)]
         return interpret_closed(context, branch, operands[1:])
-    branches = tuple(_rewritten(context, x, operands[1:]) for x in params["branches"])
+    branches = tuple(
+        _rewritten(context, x, operands[1:], is_called=False) for x in params["branches"]
+    )
     for branch in branches[1:]:
         _check_formats(context, branches[0].out_avals, branch.out_avals)
     return stock.cond_p.bind(*operands, **{**params, "branches": branches})

@@ -25,7 +25,7 @@ from jax.interpreters import batching, mlir
 
 from repjax.primitives.core import canonical
 from repjax.primitives.core.define import kernel_for, lower_body
-from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct, struct_of
+from repjax.primitives.core.programs import carried, open_jaxpr, settled, struct
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.loops import as_loop, as_stock, loop_p
@@ -33,9 +33,6 @@ from repjax.primitives.fusion.views import is_canonicalize, is_move, variables
 from repjax.primitives.operations.fourier import fourier_p
 from repjax.primitives.operations.products import dot_general_p
 from repjax.primitives.operations.scatter import scatter_add_p, scatter_max_p, scatter_min_p
-
-#: The types of inputs of which only the elements that are needed are made canonical.
-_TYPES = (np.float32, np.complex64)
 
 #: Operations that take elements of their first operand.
 _TAKING = frozenset(("gather", "slice", "dynamic_slice"))
@@ -177,8 +174,9 @@ def _is_taken_raw(body, place: int) -> bool:
 # --- programs -----------------------------------------------------------------------------
 
 
-def _run(jaxpr, consts, operands, are_raw: Sequence[bool] = ()) -> list[Any]:
-    """The results of a program of which some operands are raw."""
+def in_entries(jaxpr, consts, *operands, are_raw: Sequence[bool] = ()) -> list[Any]:
+    """The results of a program of repjax's primitives, its inputs made canonical where they are
+    used; some of its operands may be raw."""
     environment = dict(zip(jaxpr.constvars, consts, strict=True))
     environment.update(zip(jaxpr.invars, operands, strict=True))
     entries = {*environment}
@@ -259,19 +257,10 @@ def _body_of_raw(body, are_raw: Sequence[bool]):
     is_closed = hasattr(body, "consts")
 
     def program(*operands):
-        return _run(jaxpr, consts, operands, are_raw)
+        return in_entries(jaxpr, consts, *operands, are_raw=are_raw)
 
     result = jax.make_jaxpr(program)(*(struct(v.aval) for v in jaxpr.invars))
     return result if is_closed else open_jaxpr(result)[0]
-
-
-def in_entries(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, its inputs made canonical where they are
-    used."""
-    if all(x.dtype not in _TYPES for x in map(jax.typeof, operands)):
-        return list(function(*operands))
-    jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    return _run(jaxpr, consts, operands)
 
 
 # --- the primitive ------------------------------------------------------------------------

@@ -98,6 +98,12 @@ alignas(64) constexpr double kErf[9][16] = {
     0x1.29bd824aaa33ap-27, -0x1.2ae8485e55a78p-31, -0x1.cc3fc511e6bc9p-29, -0x1.62d2543c9d9ccp-29,
     -0x1.4cc2c8e057dcap-30, -0x1.9268ab71c8f31p-32, -0x1.34fd14c9b79f5p-35, 0x1.8bee42308b8b1p-35},
 };
+constexpr double kErfc[] = {  // degree 15, weighted error 2**-44.18
+    0x1.12f21ddd9f5a9p+0, -0x1.c44c471bacd26p-1, 0x1.2e326945e6f3cp-1, -0x1.3deb213f99b66p-2,
+    0x1.e995f110b802cp-4, -0x1.b78996ab34501p-6, -0x1.3dd3d1408b15fp-10, 0x1.8daf3c6a6e4bfp-9,
+    -0x1.1f77f250d87c2p-11, -0x1.2266ec4cfa278p-12, 0x1.c291185ced7e0p-14, 0x1.02e585d8d3a37p-15,
+    -0x1.1a643cb8004ebp-16, -0x1.59fc17dcc3125p-18, 0x1.c4cd2a10c5a2ap-20, 0x1.711de47ae2ef9p-21,
+};
 
 struct Tried {
   Narrow y;
@@ -304,10 +310,21 @@ INLINE Tried erf(Narrow x) {
   return rounded(bounded * y, x);
 }
 
+// erfc(x) = e**(-x**2) p(t) / (x + 3), t = (x - 3) / (x + 3), for x >= 0, and 2 - erfc(-x) below;
+// x**2 is exact; from 9.25 on, it rounds to +0 or 2.
+INLINE Tried erfc(Narrow x) {
+  const Wide bounded = clamped(x, 9.25f), y = abs(bounded), three = full<Wide>(3);
+  const Wide inverse = full<Wide>(1) / (y + three);
+  const Power e = power(-(y * y));
+  const Wide s = times_power(polynomial((y - three) * inverse, kErfc) * inverse, e.k);
+  const Wide z = fused(s, e.q, s);
+  return rounded(where(bounded < full<Wide>(0), full<Wide>(2) - z, z), x);
+}
+
 // The others are not tried.
 #define NOT_TRIED(name) \
   INLINE Tried name(Narrow x) { return {x, false}; }
-NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
+NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
 #undef NOT_TRIED
 
 }  // namespace first

@@ -265,12 +265,17 @@ def _erfc():
     # erfc(x) = e**(-x**2) (139/128 + p(t)) / (x + 7/2), t = (x - 7/2) / (x + 7/2),
     # relative error, 1/2 <= x <= 37/4.
     def f(t):
-        x = mpf(7) / 2 * (1 + t) / (1 - t)
-        return mpmath.exp(x**2) * mpmath.erfc(x) * (x + mpf(7) / 2)
+        return _erfc_fraction(t, mpf(7) / 2)
 
     yield Polynomial(
         "COEFFICIENTS", lambda t: f(t) - mpf(139) / 128, lambda t: 1 / f(t), -0.75, 23 / 51, 18
     )
+
+
+def _erfc_fraction(t, middle):
+    """e**(x**2) erfc(x) (x + middle), of t = (x - middle) / (x + middle)."""
+    x = middle * (1 + t) / (1 - t)
+    return mpmath.exp(x**2) * mpmath.erfc(x) * (x + middle)
 
 
 def short_logarithms():
@@ -468,6 +473,15 @@ def _first():
     ]
     for n in range(9):
         yield Table(f"ERF_{n}", lambda n=n: [rounded[n][0] for rounded, _ in pieces])
+    # erfc(x) = e**(-x**2) p(t) / (x + 3), t = (x - 3) / (x + 3), 0 <= x <= 37/4.
+    yield Polynomial(
+        "ERFC",
+        lambda t: _erfc_fraction(t, mpf(3)),
+        lambda t: 1 / _erfc_fraction(t, mpf(3)),
+        -1,
+        25 / 49,
+        15,
+    )
 
 
 def _erf_over_x(x):
