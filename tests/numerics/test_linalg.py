@@ -145,6 +145,40 @@ def test_kernels(name, shape):
     check_kernel(KERNELS[name], [data(shape, 1) for data in (positive_definite, *DATA)])
 
 
+#: Of which a vector has an element of each: fewer than its elements, as many, more.
+SMALL = [(3, 4, 4), (16, 1, 1), (8, 32, 32), (37, 5, 5), (2, 9, 7, 7)]
+
+
+@with_a_kernel
+@pytest.mark.parametrize("name", ["cholesky", "lu", "lower", "upper"])
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_many_small_matrices_by_the_kernel(name, shape):
+    operands = [data(shape, 1) for data in (positive_definite, *DATA)]
+    mixed = operands[0].copy()  # with a pivot that is negative, zero, infinite, NaN
+    for i, value in enumerate([-1, 0, np.inf, np.nan]):
+        mixed[(-1 - i) % len(mixed), ..., i % shape[-1], i % shape[-1]] = value
+    check_kernel(KERNELS[name], [*operands, mixed])
+
+
+@with_a_kernel
+@pytest.mark.parametrize("shape", [(21, 5, 9), (21, 9, 5), (9, 32, 2), (9, 1, 32)], ids=str)
+def test_factors_of_many_small_rectangles_by_the_kernel(shape):
+    check_kernel(linalg.lu, [data(shape, 1) for data in DATA])
+
+
+@with_a_kernel
+def test_side_by_side_or_one_by_one():
+    """A matrix has its bits alone, among few and among many; a control: not those of another."""
+    x = positive_definite((40, 6, 6))
+    for name in ("cholesky", "lu", "lower", "upper"):
+        each = by_kernel(jax.vmap(KERNELS[name]), x)
+        alone = [by_kernel(KERNELS[name], a) for a in x]
+        for i, results in enumerate(alone):
+            own = jax.tree.map(lambda r, i=i: r[i], each)
+            assert_same_bits(own, results, f"{name} {i}")
+        assert not same_bits(jax.tree.leaves(each)[0][1], jax.tree.leaves(alone[0])[0])
+
+
 @with_a_kernel
 @pytest.mark.parametrize("shape", [(40, 100), (100, 40), (3, 33, 65), (2, 70, 31)], ids=str)
 def test_factors_of_rectangles_by_the_kernel(shape):

@@ -398,6 +398,11 @@ struct Linalg {
   // Reflects the columns from the vector on in which column `first` is.
   void (*reflect)(const Reflection& reflection, int64_t first);
   void (*know)(const float* row, int64_t width, float* known);
+  // Of `lanes` small matrices, element by element of all of them: lower triangular systems [n, n]
+  // with right sides [n, m], and factors of matrices [n, n] and [m, n].
+  void (*solve_each)(const float* systems, int64_t n, float* sides, int64_t m, bool unit);
+  void (*cholesky_each)(float* matrices, int64_t n);
+  void (*lu_each)(float* matrices, int64_t m, int64_t n, int32_t* pivots, int32_t* permutation);
 };
 
 // The matrix of a Fourier transform: cosines and sines of j k / n of a turn, [n, n] each.  What is

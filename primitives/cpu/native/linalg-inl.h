@@ -134,4 +134,81 @@ static void know(const float* row, int64_t width, float* known) {
   }
 }
 
-constexpr Linalg kLinalg = {kLanes, subtract, divide, reflect, know};
+// Of small matrices, as many as a vector has elements: a vector has an element of each.
+struct Each {
+  float* a;
+  int64_t columns;
+  float* at(int64_t i, int64_t j) const { return a + (i * columns + j) * kLanes; }
+  Vector get(int64_t i, int64_t j) const { return load(at(i, j)); }
+  void set(int64_t i, int64_t j, Vector x) const { store(at(i, j), x); }
+  void subtract(int64_t i, int64_t j, Vector x, Vector y) const {
+    set(i, j, as<Vector>(flush(get(i, j) - as<Vector>(guard(x * y)))));
+  }
+};
+
+static void solve_each(const float* systems, int64_t n, float* sides, int64_t m, bool unit) {
+  const Each a = {const_cast<float*>(systems), n}, x = {sides, m};
+  for (int64_t k = 0; k < n; ++k) {
+    for (int64_t j = 0; j < m && !unit; ++j) {
+      x.set(k, j, as<Vector>(guard(divided(x.get(k, j), a.get(k, k)))));
+    }
+    for (int64_t i = k + 1; i < n; ++i) {
+      const Vector factor = a.get(i, k);
+      for (int64_t j = 0; j < m; ++j) x.subtract(i, j, factor, x.get(k, j));
+    }
+  }
+}
+
+static void cholesky_each(float* matrices, int64_t n) {
+  const Each a = {matrices, n};
+  Bits positive = ~Bits{};
+  for (int64_t k = 0; k < n; ++k) {
+    const Vector pivot = a.get(k, k), diagonal = root(pivot);
+    positive &= (Bits)(pivot > Vector{});
+    a.set(k, k, diagonal);
+    for (int64_t i = k + 1; i < n; ++i) {
+      a.set(i, k, as<Vector>(guard(divided(a.get(i, k), diagonal))));
+      a.set(k, i, Vector{});
+    }
+    for (int64_t i = k + 1; i < n; ++i) {
+      const Vector factor = a.get(i, k);
+      for (int64_t j = k + 1; j <= i; ++j) a.subtract(i, j, factor, a.get(j, k));
+    }
+  }
+  for (int64_t i = 0; i < n * n; ++i) {
+    float* const element = matrices + i * kLanes;
+    store(element, as<Vector>(where(positive, as<Bits>(load(element)), fill(0x7FC00000))));
+  }
+}
+
+static void lu_each(float* matrices, int64_t m, int64_t n, int32_t* pivots, int32_t* permutation) {
+  const Each a = {matrices, n};
+  for (int64_t i = 0; i < m * kLanes; ++i) permutation[i] = int32_t(i / kLanes);
+  for (int64_t k = 0; k < m && k < n; ++k) {
+    Vector most = a.get(k, k);
+    Bits pivot = fill(int32_t(k));
+    for (int64_t i = k + 1; i < m; ++i) {
+      const Vector x = a.get(i, k);
+      const Bits is_less = (Bits)(as<Vector>(magnitude(x)) <= as<Vector>(magnitude(most)));
+      const Bits is_next = ~is_less & (Bits)(most == most);
+      most = where(is_next, x, most);
+      pivot = where(is_next, fill(int32_t(i)), pivot);
+    }
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const int64_t p = pivots[k * kLanes + l] = pivot[l];
+      if (p == k) continue;
+      for (int64_t j = 0; j < n; ++j) std::swap(a.at(k, j)[l], a.at(p, j)[l]);
+      std::swap(permutation[k * kLanes + l], permutation[p * kLanes + l]);
+    }
+    const Bits is_divisor = (Bits)(most != Vector{});
+    for (int64_t i = k + 1; i < m; ++i) {
+      const Vector x = a.get(i, k);
+      const Vector factor = where(is_divisor, as<Vector>(guard(divided(x, most))), x);
+      a.set(i, k, factor);
+      for (int64_t j = k + 1; j < n; ++j) a.subtract(i, j, factor, a.get(k, j));
+    }
+  }
+}
+
+constexpr Linalg kLinalg = {kLanes,     subtract,      divide, reflect, know,
+                            solve_each, cholesky_each, lu_each};

@@ -130,6 +130,57 @@ void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int3
   }
 }
 
+// Whether to factor or solve so many matrices of m rows and n columns side by side, one in each
+// element of a vector, where the rows of one would fill no vectors.
+constexpr int64_t kSmall = 32;
+bool are_small(const Linalg& set, int64_t count, int64_t m, int64_t n) {
+  return 2 * count >= set.lanes && m <= kSmall && n <= kSmall;
+}
+
+// to[i][l] = from[l][i], of arrays of `size` elements; or the other way round.  The last one stands
+// in where there are fewer arrays than lanes.
+template <bool back, class T>
+void interleave(T* from, int64_t size, int64_t count, int64_t lanes, T* to) {
+  for (int64_t l = 0; l < (back ? count : lanes); ++l) {
+    T* const array = from + std::min(l, count - 1) * size;
+    for (int64_t i = 0; i < size; ++i) {
+      T &x = array[i], &y = to[i * lanes + l];
+      back ? x = y : y = x;
+    }
+  }
+}
+
+// An array for each of some matrices, and as many of them as there are lanes, interleaved.
+template <Use use, class T>
+class Several {
+ public:
+  Several(T* arrays, int64_t size, int64_t first, int64_t count, int64_t lanes)
+      : arrays_(arrays + first * size), size_(size), count_(count), lanes_(lanes) {
+    interleaved_ = scratch<use, T>(size * lanes);
+  }
+  T* read() {
+    interleave<false>(arrays_, size_, count_, lanes_, interleaved_);
+    return interleaved_;
+  }
+  T* get() { return interleaved_; }
+  void write() { interleave<true>(arrays_, size_, count_, lanes_, interleaved_); }
+
+ private:
+  T* arrays_;
+  int64_t size_, count_, lanes_;
+  T* interleaved_;
+};
+
+// do_some(first, count) for parts of `count` matrices, as many as there are lanes.
+template <class F>
+void share_small(ffi::ThreadPool* pool, const Linalg& set, int64_t count, double terms, F do_some) {
+  const int64_t lanes = set.lanes;
+  share_terms(pool, blocks_of(count, lanes), terms * count, [=](int64_t task) {
+    const int64_t first = task * lanes;
+    do_some(first, std::min(lanes, count - first));
+  });
+}
+
 // Columns of a matrix, in dense rows that fill vectors, and what is needed to reflect them.  Rows of
 // the whole matrix would be in the same few sets of the cache.
 class Block {
@@ -293,6 +344,15 @@ ffi::Error handle_solve(ffi::ThreadPool pool, Matrices a, Matrices b, int64_t un
   const Linalg& set = instruction_set().linalg;
   const float* const from = a.typed_data();
   float* const to = x->typed_data();
+  if (are_small(set, count, n, m) && m < set.lanes) {
+    share_small(&pool, set, count, 0.5 * n * n * m, [=, &set](int64_t first, int64_t some) {
+      Several<kLeft, float> systems(const_cast<float*>(from), n * n, first, some, set.lanes);
+      Several<kRight, float> sides(to, n * m, first, some, set.lanes);
+      set.solve_each(systems.read(), n, sides.read(), m, unit);
+      sides.write();
+    });
+    return ffi::Error::Success();
+  }
   const int64_t blocks = blocks_of(m, kColumns);
   share_terms(&pool, count * blocks, 0.5 * count * n * n * m, [=](int64_t task) {
     const int64_t i = task / blocks, j = task % blocks * kColumns;
@@ -308,6 +368,14 @@ ffi::Error handle_cholesky(ffi::ThreadPool pool, Matrices a, Factors factors) {
   }
   const Linalg& set = instruction_set().linalg;
   float* const to = factors->typed_data();
+  if (are_small(set, count, n, n)) {
+    share_small(&pool, set, count, n * n * n / 6.0, [=, &set](int64_t first, int64_t some) {
+      Several<kLeft, float> matrices(to, n * n, first, some, set.lanes);
+      set.cholesky_each(matrices.read(), n);
+      matrices.write();
+    });
+    return ffi::Error::Success();
+  }
   share_matrices(&pool, count, n * n * n / 6.0, [=](int64_t i, ffi::ThreadPool* pool) {
     cholesky(set, to + i * n * n, n, pool);
   });
@@ -323,8 +391,19 @@ ffi::Error handle_lu(ffi::ThreadPool pool, Matrices a, Factors factors,
   const Linalg& set = instruction_set().linalg;
   float* const to = factors->typed_data();
   int32_t *const p = pivots->typed_data(), *const q = permutation->typed_data();
-  share_matrices(&pool, count, std::min(m, n) * m * n / 3.0, [=](int64_t i, ffi::ThreadPool* pool) {
-    lu(set, to + i * m * n, m, n, p + i * std::min(m, n), q + i * m, pool);
+  const int64_t columns = std::min(m, n);
+  if (are_small(set, count, m, n)) {
+    share_small(&pool, set, count, columns * m * n / 3.0, [=, &set](int64_t first, int64_t some) {
+      Several<kLeft, float> matrices(to, m * n, first, some, set.lanes);
+      Several<kRight, int32_t> some_pivots(p, columns, first, some, set.lanes);
+      Several<kStaged, int32_t> permutations(q, m, first, some, set.lanes);
+      set.lu_each(matrices.read(), m, n, some_pivots.get(), permutations.get());
+      matrices.write(), some_pivots.write(), permutations.write();
+    });
+    return ffi::Error::Success();
+  }
+  share_matrices(&pool, count, columns * m * n / 3.0, [=](int64_t i, ffi::ThreadPool* pool) {
+    lu(set, to + i * m * n, m, n, p + i * columns, q + i * m, pool);
   });
   return ffi::Error::Success();
 }
