@@ -131,6 +131,28 @@ def _same(emit, equation, x):
     return x
 
 
+def _division(name: str):
+    def divide(emit, equation, x, y):
+        is_unsigned = equation.outvars[0].aval.dtype == np.uint32
+        return emit(f"{'unsigned' if is_unsigned else 'integer'}_{name}", x, y)
+
+    return divide
+
+
+def _integer_neg(emit, equation, x):
+    return emit("integer_sub", emit.constant(0), x)
+
+
+def _integer_abs(emit, equation, x):
+    return emit("integer_max", x, _integer_neg(emit, equation, x))
+
+
+def _integer_sign(emit, equation, x):
+    if equation.outvars[0].aval.dtype == np.uint32:  # 1 but for 0
+        return emit("bitwise_and", _ne(emit, equation, x, emit.constant(0)), emit.constant(1))
+    return emit("integer_max", emit("integer_min", x, emit.constant(1)), emit.constant(-1))
+
+
 _Function = Callable[..., int]
 
 
@@ -177,6 +199,11 @@ _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
     **{f"shift_{name}": _plain(f"shift_{name}") for name in ("left", "right_logical")},
     "shift_right_arithmetic": _plain("shift_right_arithmetic"),
+    **{name: _division(name) for name in ("div", "rem")},
+    "neg": _integer_neg,
+    "abs": _integer_abs,
+    "sign": _integer_sign,
+    "square": lambda emit, equation, x: emit("integer_mul", x, x),
     "convert_element_type": _convert,
 }
 _ANY: dict[str, _Function] = {

@@ -118,6 +118,29 @@ def test_integer_operations(dtype):
         assert_same_bits(with_kernel(function, x, y), expected, name)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_quotients_of_integers(dtype):
+    """By numbers that are next to a multiple, the ends of the range, by 0 and by -1."""
+    rng, limits = np.random.default_rng(1), np.iinfo(dtype)
+    ends = np.array([limits.min, limits.max], dtype)
+    y = np.concatenate([rng.integers(-3, 4, 4000).astype(dtype), patterns(4000, 2, dtype)])
+    y >>= rng.integers(0, 30, 8000).astype(dtype)
+    multiples = y * (patterns(8000, 1, dtype) >> rng.integers(0, 32, 8000).astype(dtype))
+    x = multiples + rng.integers(-1, 2, 8000).astype(dtype)
+    x[: len(y) // 10], y[-10:] = rng.choice(ends, len(y) // 10), np.tile(ends, 5)
+
+    def function(x, y):
+        return lax.div(x, y), lax.rem(x, y)
+
+    expected = without_kernel(function, x, y)
+    wide, divisors = x.astype(np.int64), np.where(y == 0, 1, y).astype(np.int64)
+    quotients = abs(wide) // abs(divisors) * np.sign(wide) * np.sign(divisors)
+    assert_same_bits(expected[0][y != 0], quotients.astype(dtype)[y != 0])
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+    assert not same_bits(with_kernel(function, x, y)[0], (x / np.where(y, y, 1)).round())
+
+
 @pytest.mark.parametrize("name", sorted(bytecode.ROUNDED_ONCE))
 @pytest.mark.parametrize("dtype", HALVES)
 def test_functions_of_all_halves(dtype, name):

@@ -71,6 +71,24 @@ static inline Bits narrow(Bits i, Half format) {
   return where(exact > fill(0x7F800000), fill(nan), kept);
 }
 
+// Quotients of 32-bit integers, towards zero: exact in float64, whose last bits are far below the
+// distance of a quotient to the next integer.  As XLA has them where there is none: x / 0 is -1, all
+// bits, and the least integer by -1 is itself.
+template <class I>
+static inline Bits quotient(I x, I y) {
+  typedef double Doubles __attribute__((vector_size(8 * kLanes)));
+  constexpr bool is_signed = I{}[0] - 1 < 0;
+  const Bits by_zero = (Bits)(y == I{}), by_minus_one = is_signed ? (Bits)(y == I{} - 1) : Bits{};
+  const I divisor = (by_zero | by_minus_one) ? I{} + 1 : y;
+  const Doubles q = __builtin_convertvector(x, Doubles) / __builtin_convertvector(divisor, Doubles);
+  const Bits rounded = as<Bits>(__builtin_convertvector(q, I));
+  return where(by_zero, fill(-1), where(by_minus_one, as<Bits>(I{} - x), rounded));
+}
+template <class I>
+static inline Bits remainder(I x, I y) {
+  return as<Bits>(as<Unsigned>(x) - as<Unsigned>(quotient(x, y)) * as<Unsigned>(y));
+}
+
 // Shifts by 32 and more leave nothing, or the sign.
 static inline Bits in_range(Bits by) { return (Bits)(as<Unsigned>(by) < Unsigned{} + 32u); }
 static inline Unsigned clipped(Bits by) { return as<Unsigned>(by & fill(31)); }
@@ -203,6 +221,10 @@ static inline __attribute__((always_inline)) void each_of(Operation operation, E
     INTEGERS(shift_left, in_range(j) & as<Bits>(as<Unsigned>(i) << clipped(j)))
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
+    INTEGERS(integer_div, quotient(i, j))
+    INTEGERS(integer_rem, remainder(i, j))
+    INTEGERS(unsigned_div, quotient(as<Unsigned>(i), as<Unsigned>(j)))
+    INTEGERS(unsigned_rem, remainder(as<Unsigned>(i), as<Unsigned>(j)))
     default:
       return others();
   }

@@ -249,7 +249,8 @@ struct GridSums {
   REPJAX_ELEMENTARY(of)                                                                          \
   REPJAX_ELEMENTARY_OF_TWO(of)                                                                   \
   of(hold) of(add_n) of(add_n_odd)                                                               \
-  of(width) of(runs) of(move)
+  of(width) of(runs) of(move)                                                                    \
+  of(integer_div) of(integer_rem) of(unsigned_div) of(unsigned_rem)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
@@ -258,7 +259,7 @@ enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 inline int64_t cost(Operation operation) {
   if (operation < Operation::exp || operation == Operation::hold) return 1;
   if (operation < Operation::hold) return 32;
-  return operation < Operation::width ? 8 : 1;
+  return operation < Operation::width || operation > Operation::move ? 8 : 1;
 }
 
 // Of which Elementwise::apply_and_look knows more than `apply`.
