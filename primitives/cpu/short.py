@@ -29,7 +29,12 @@ _PRODUCT, _CHAIN = 64, 16
 
 _LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
-_MOVES = frozenset(("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate"))
+_MOVES = frozenset(
+    (
+        *("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate", "stack"),
+        PREFIX + "scatter",
+    )
+)
 _REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p)
 
 

@@ -280,7 +280,7 @@ def _integer_quotient(x, y):
         return lax.div(x, y)
     x, y = canonical.broadcast(x, y)
     is_zero = y == 0
-    minus_one = lax.full_like(x, lax.bitwise_not(np.zeros((), x.dtype)))
+    minus_one = lax.full_like(x, np.invert(np.zeros((), x.dtype)))
     return lax.select(is_zero, minus_one, lax.div(x, lax.select(is_zero, lax.full_like(y, 1), y)))
 
 

@@ -103,6 +103,26 @@ def test_a_key_and_a_number(number):
     assert not np.array_equal(repjax.reproducible(fold_in)(KEY, number ^ 1), expected)
 
 
+@pytest.mark.parametrize("of_each", [1, 2, 7, 63, 64])
+@pytest.mark.parametrize("count", [2, 63, 64, 65, 9000])
+def test_few_results_of_each_of_many_keys(count, of_each):
+    """Several keys are in a vector, and blocks begin between results of a key."""
+
+    def several(keys, numbers):
+        bits = jax.vmap(draw((of_each,)))(keys)
+        split = jax.vmap(lambda key: jax.random.split(key, of_each))(keys)
+        return bits, jax.random.key_data(split), jax.random.key_data(folded(keys, numbers))
+
+    folded = jax.vmap(jax.random.fold_in)
+    keys, numbers = jax.random.split(KEY, count), np.arange(count, dtype=np.uint32) - 5
+    expected = jax.jit(several)(keys, numbers)
+    for name in each_instruction_set():
+        results = repjax.reproducible(several)(keys, numbers)
+        for got, want in zip(results, expected, strict=True):
+            assert_same(got, want, name)
+        assert not np.array_equal(results[0][0], results[0][1])  # a control: one key's are its own
+
+
 def test_vmap_of_what_is_reproducible():
     keys = jax.random.split(KEY, (4, 3))
     one = repjax.reproducible(draw((70,)))

@@ -512,8 +512,15 @@ struct TridiagonalKernels {
 struct Random {
   // Bits number first to first + count - 1 of a key, whose numbers differ in their low words alone; and
   // keys of two words with these numbers.
+  int64_t together;  // numbers that are drawn at once
   void (*bits)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
   void (*keys)(const uint32_t* key, uint64_t first, int64_t count, uint32_t* to);
+  // The same of many keys, `of_each` of each: results number first to first + count - 1 of all.  The
+  // numbers of a key are from 0 on or, where there are some, the one for it.
+  void (*bits_of_each)(const uint32_t* keys, int64_t of_each, const uint32_t* numbers,
+                       int64_t first, int64_t count, uint32_t* to);
+  void (*keys_of_each)(const uint32_t* keys, int64_t of_each, const uint32_t* numbers,
+                       int64_t first, int64_t count, uint32_t* to);
 };
 
 struct InstructionSet {

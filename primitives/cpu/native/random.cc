@@ -26,8 +26,16 @@ ffi::Error draw_bits(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   }
   const int64_t of_each = size / count, blocks = blocks_of(of_each, kBlock);
   const Random& set = instruction_set().random;
-  share(&pool, count * blocks, size, kThread,
-        [=, &set, key = keys.typed_data(), to = written(result)](int64_t i) {
+  const uint32_t* const key = keys.typed_data();
+  uint32_t* const to = written(result);
+  if (count > 1 && of_each < set.together) {
+    share(&pool, blocks_of(size, kBlock), size, kThread, [=, &set](int64_t i) {
+      const int64_t first = i * kBlock;
+      set.bits_of_each(key, of_each, nullptr, first, std::min(kBlock, size - first), to + first);
+    });
+    return ffi::Error::Success();
+  }
+  share(&pool, count * blocks, size, kThread, [=, &set](int64_t i) {
     const int64_t k = i / blocks, first = i % blocks * kBlock;
     set.bits(key + 2 * k, first, std::min(kBlock, of_each - first), to + k * of_each + first);
   });
@@ -35,8 +43,8 @@ ffi::Error draw_bits(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
 }
 
 // With the numbers from 0 on or, where there are some, with one number for each key.
-ffi::Error draw_keys(ffi::Buffer<ffi::U32> keys, ffi::Buffer<ffi::U32> numbers,
-                     ffi::ResultBuffer<ffi::U32> result) {
+ffi::Error draw_keys(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
+                     ffi::Buffer<ffi::U32> numbers, ffi::ResultBuffer<ffi::U32> result) {
   const int64_t count = keys.element_count() / 2, given = numbers.element_count();
   const int64_t words = result->element_count();
   if (count == 0 || words % (2 * count) || (given && (given != count || words != 2 * count))) {
@@ -44,6 +52,16 @@ ffi::Error draw_keys(ffi::Buffer<ffi::U32> keys, ffi::Buffer<ffi::U32> numbers,
   }
   const Random& set = instruction_set().random;
   const int64_t of_each = words / (2 * count);
+  if (count > 1 && of_each < set.together) {
+    const int64_t size = count * of_each;
+    share(&pool, blocks_of(size, kBlock), size, kThread,
+          [=, &set, key = keys.typed_data(), to = result->typed_data(),
+           number = given ? numbers.typed_data() : nullptr](int64_t i) {
+      const int64_t first = i * kBlock;
+      set.keys_of_each(key, of_each, number, first, std::min(kBlock, size - first), to + 2 * first);
+    });
+    return ffi::Error::Success();
+  }
   for (int64_t k = 0; k < count; ++k) {
     const uint32_t* const key = keys.typed_data() + 2 * k;
     uint32_t* const to = result->typed_data() + 2 * k * of_each;
@@ -66,6 +84,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_random_bits, repjax::draw_bits,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(repjax_random_keys, repjax::draw_keys,
                               ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::U32>>()
                                   .Arg<ffi::Buffer<ffi::U32>>()
                                   .Ret<ffi::Buffer<ffi::U32>>());
