@@ -11,7 +11,7 @@ import pytest
 from jax import export, lax
 
 import repjax
-from helpers.bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
+from helpers.bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
 from helpers.linalg import (
     body_of,
@@ -214,10 +214,22 @@ def test_reflectors_and_rows_that_are_not_finite_by_the_kernel(value):
 
 
 @with_a_kernel
+@pytest.mark.parametrize("name", ["cholesky", "lu", "lower"])
+def test_numbers_whose_products_are_nearly_subnormal(name):
+    """The kernel looks whether products and differences may be: here some may, and some are."""
+    operands, wide = [], normal((70, 70), 3) * np.float32(2.0) ** np.arange(70)
+    for exponent in (-40, -48, -50, -52, -58, -62, -66, -98, -104, -110, -120):
+        scale = np.float32(2.0**exponent)
+        operands += [positive_definite((70, 70), 1) * scale, normal((70, 70), 2) * scale]
+        operands.append(canonical(wide * scale))
+    check_kernel(KERNELS[name], operands)
+
+
+@with_a_kernel
 def test_many_right_sides():
     """More than a task, and few."""
     a = normal((70, 70)) + 9 * np.eye(70, dtype=np.float32)
-    for count in (1, 63, 64, 65, 200):
+    for count in (1, 3, 15, 16, 63, 64, 65, 200):
         b = normal((70, count), 1)
 
         def function(a, b):

@@ -1,8 +1,9 @@
 // Steps of linear algebra: products and differences are rounded separately, as in
 // repjax.primitives.operations.linalg.factorizations.
 
-// Subtracts the terms of a tile, whose last vector has so many elements.
-template <int kRows, int kColumns>
+// Subtracts the terms of a tile, whose last vector has so many elements.  Where products and
+// differences `may_be_tiny`, they are made canonical.
+template <bool may_be_tiny, int kRows, int kColumns>
 static inline void subtract_tile(const Terms& t, int64_t i, int64_t j, int64_t last) {
   const auto get = [=](const float* p, int v) {
     return v + 1 < kColumns || last == kLanes ? load(p + v * kLanes)
@@ -23,7 +24,11 @@ static inline void subtract_tile(const Terms& t, int64_t i, int64_t j, int64_t l
       const Vector a = broadcast(t.a[k * t.a_term + (i + r) * t.a_row]);
 #pragma GCC unroll 2
       for (int v = 0; v < kColumns; ++v) {
-        s[r][v] = as<Vector>(flush(s[r][v] - as<Vector>(guard(a * b[v]))));
+        if constexpr (may_be_tiny) {
+          s[r][v] = as<Vector>(flush(s[r][v] - as<Vector>(guard(a * b[v]))));
+        } else {
+          s[r][v] -= a * b[v];
+        }
       }
     }
   }
@@ -41,21 +46,65 @@ static inline void subtract_tile(const Terms& t, int64_t i, int64_t j, int64_t l
   }
 }
 
-template <int kRows>
+template <bool may_be_tiny, int kRows>
 static inline void subtract_rows(const Terms& t, int64_t i, int64_t columns) {
   int64_t j = 0;
-  for (; j + 2 * kLanes <= columns; j += 2 * kLanes) subtract_tile<kRows, 2>(t, i, j, kLanes);
+  for (; j + 2 * kLanes <= columns; j += 2 * kLanes) {
+    subtract_tile<may_be_tiny, kRows, 2>(t, i, j, kLanes);
+  }
   if (j + kLanes < columns) {
-    subtract_tile<kRows, 2>(t, i, j, columns - j - kLanes);
+    subtract_tile<may_be_tiny, kRows, 2>(t, i, j, columns - j - kLanes);
   } else if (j < columns) {
-    subtract_tile<kRows, 1>(t, i, j, columns - j);
+    subtract_tile<may_be_tiny, kRows, 1>(t, i, j, columns - j);
   }
 }
 
-static void subtract(const Terms& t, int64_t rows, int64_t columns) {
+template <bool may_be_tiny>
+static void subtract_all(const Terms& t, int64_t rows, int64_t columns) {
   int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) subtract_rows<4>(t, i, columns);
-  for (; i < rows; ++i) subtract_rows<1>(t, i, columns);
+  for (; i + 4 <= rows; i += 4) subtract_rows<may_be_tiny, 4>(t, i, columns);
+  for (; i < rows; ++i) subtract_rows<may_be_tiny, 1>(t, i, columns);
+}
+
+// The exponent of the smallest number that is not 0, of so many rows of elements, and of 1.
+static int least_exponent(const float* x, int64_t rows, int64_t row, int64_t columns) {
+  // 0 is the largest of these.
+  Unsigned least = Unsigned{} + 0x3F800000u;
+  for (int64_t i = 0; i < rows; ++i, x += row) {
+    int64_t j = 0;
+    for (; j < columns; j += kLanes) {
+      const int64_t here = columns - j;
+      const Vector v = here < kLanes ? load_some(x + j, here) : load(x + j);
+      const Unsigned below = as<Unsigned>(magnitude(v)) - 1u;
+      least = below < least ? below : least;
+    }
+  }
+  uint32_t one = least[0];
+  for (int l = 1; l < kLanes; ++l) one = least[l] < one ? least[l] : one;
+  return int((one + 1) >> 23) - 127;
+}
+
+// Whether neither a product nor a difference is below 2**-124, but for zeros.  Where products and
+// what they are subtracted from are at least 2**-101, all are multiples of 2**-124, and so are their
+// differences, rounded or not.
+static bool are_far_from_tiny(const Terms& t, int64_t rows, int64_t columns) {
+  if (least_exponent(t.c, rows, t.c_row, columns) < -101) return false;
+  const int a = t.a_term == 1 ? least_exponent(t.a, rows, t.a_row, t.count)
+                              : least_exponent(t.a, t.count, t.a_term, rows);
+  return a + least_exponent(t.b, t.count, t.b_term, columns) >= -101;
+}
+
+// Terms, rows and columns for which it pays to look.
+constexpr int64_t kLooked = 8;
+
+static void subtract(const Terms& t, int64_t rows, int64_t columns) {
+  const bool is_dense = t.a_term == 1 || t.a_row == 1;
+  const bool looks = is_dense && t.count >= kLooked && rows >= kLooked && columns >= kLooked;
+  if (looks && are_far_from_tiny(t, rows, columns)) {
+    subtract_all<false>(t, rows, columns);
+  } else {
+    subtract_all<true>(t, rows, columns);
+  }
 }
 
 static void divide(float* x, int64_t count, float by) {

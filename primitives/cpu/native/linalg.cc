@@ -27,6 +27,22 @@ constexpr int64_t kRows = 32;         // of the rest of a matrix that are a task
 constexpr int64_t kColumns = 64;      // of unknowns that are a task
 constexpr int64_t kReflectedColumns = 32;  // that are a task: of 256 rows, the L1 cache has them
 
+// From one row of a panel to the next, of so many elements: not a power of two, whose rows would be in
+// the same few sets of the cache.
+int64_t row_of_panel(int64_t rows) { return round_up(rows, kPanel) + kPanel / 2; }
+
+// panel[k][i] = a[i][begin + k], begin + k below end and i from begin on; or the other way round.
+template <bool back>
+void transpose(float* a, int64_t row, int64_t rows, int64_t begin, int64_t end, float* panel) {
+  const int64_t of_panel = row_of_panel(rows);
+  for (int64_t i = begin; i < rows; ++i) {
+    for (int64_t k = begin; k < end; ++k) {
+      float &x = a[i * row + k], &y = panel[(k - begin) * of_panel + i];
+      back ? x = y : y = x;
+    }
+  }
+}
+
 // Columns of x, whose rows are m elements apart, become the solution of a x = them; a is lower
 // triangular.
 void solve(const Linalg& set, const float* a, int64_t n, float* x, int64_t m, int64_t columns,
@@ -43,26 +59,40 @@ void solve(const Linalg& set, const float* a, int64_t n, float* x, int64_t m, in
   }
 }
 
-// panel[k][i] = a[i][begin + k], begin + k below end and i from begin on; or the other way round.
-template <bool back>
-void transpose(float* a, int64_t row, int64_t rows, int64_t begin, int64_t end, float* panel) {
-  for (int64_t i = begin; i < rows; ++i) {
+// The same for a few columns, all of them: transposed, a vector has an element of each of many rows.
+void solve_few(const Linalg& set, const float* a, int64_t n, float* x, int64_t m, bool unit) {
+  const int64_t row = row_of_panel(n);
+  float* const panel = scratch<kLeft, float>(kPanel * row);
+  float* const columns = scratch<kRight, float>(m * n);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < m; ++j) columns[j * n + i] = x[i * m + j];
+  }
+  for (int64_t begin = 0; begin < n; begin += kPanel) {
+    const int64_t end = std::min(begin + kPanel, n);
+    transpose<false>(const_cast<float*>(a), n, n, begin, end, panel);
     for (int64_t k = begin; k < end; ++k) {
-      float &x = a[i * row + k], &y = panel[(k - begin) * rows + i];
-      back ? x = y : y = x;
+      const float* const column = panel + (k - begin) * row;
+      for (int64_t j = 0; j < m && !unit; ++j) set.divide(columns + j * n + k, 1, column[k]);
+      set.subtract({1, columns + k, 0, n, column + k + 1, 0, columns + k + 1, n}, m, end - k - 1);
     }
+    set.subtract({end - begin, columns + begin, 1, n, panel + end, row, columns + end, n}, m,
+                 n - end);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < m; ++j) x[i * m + j] = columns[j * n + i];
   }
 }
 
 // a becomes its lower factor, or NaN.
 void cholesky(const Linalg& set, float* a, int64_t n, ffi::ThreadPool* pool) {
-  std::vector<float> memory(kPanel * n);
+  const int64_t row = row_of_panel(n);
+  std::vector<float> memory(kPanel * row);
   float* const panel = memory.data();
   for (int64_t begin = 0; begin < n; begin += kPanel) {
     const int64_t end = std::min(begin + kPanel, n);
     transpose<false>(a, n, n, begin, end, panel);
     for (int64_t k = begin; k < end; ++k) {
-      float* const column = panel + (k - begin) * n;
+      float* const column = panel + (k - begin) * row;
       if (!(column[k] > 0)) {
         const int32_t nan = 0x7FC00000;
         for (int64_t i = 0; i < n * n; ++i) std::memcpy(a + i, &nan, sizeof nan);
@@ -71,8 +101,8 @@ void cholesky(const Linalg& set, float* a, int64_t n, ffi::ThreadPool* pool) {
       column[k] = std::sqrt(column[k]);  // far from subnormal
       set.divide(column + k + 1, n - k - 1, column[k]);
       // Also above the diagonal, where nothing is read.
-      float* const next = column + n + k + 1;
-      set.subtract({1, column + k + 1, 0, 1, column + k + 1, 0, next, n}, end - k - 1, n - k - 1);
+      float* const next = column + row + k + 1;
+      set.subtract({1, column + k + 1, 0, 1, column + k + 1, 0, next, row}, end - k - 1, n - k - 1);
     }
     transpose<true>(a, n, n, begin, end, panel);
     const int64_t tasks = blocks_of(n - end, kRows);
@@ -80,7 +110,7 @@ void cholesky(const Linalg& set, float* a, int64_t n, ffi::ThreadPool* pool) {
     share_terms(pool, tasks, terms, [=](int64_t task) {
       const int64_t first = end + task * kRows, last = std::min(first + kRows, n);
       float* const to = a + first * n + end;
-      set.subtract({end - begin, panel + first, n, 1, panel + end, n, to, n}, last - first,
+      set.subtract({end - begin, panel + first, row, 1, panel + end, row, to, n}, last - first,
                    last - end);
     });
   }
@@ -91,28 +121,29 @@ void cholesky(const Linalg& set, float* a, int64_t n, ffi::ThreadPool* pool) {
 void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int32_t* permutation,
         ffi::ThreadPool* pool) {
   const int64_t count = std::min(m, n);
-  std::vector<float> memory(kPanel * m);
+  const int64_t row = row_of_panel(m);
+  std::vector<float> memory(kPanel * row);
   float* const panel = memory.data();
   for (int64_t i = 0; i < m; ++i) permutation[i] = int32_t(i);
   for (int64_t begin = 0; begin < count; begin += kPanel) {
     const int64_t end = std::min(begin + kPanel, count);
     transpose<false>(a, n, m, begin, end, panel);
     for (int64_t k = begin; k < end; ++k) {
-      float* const column = panel + (k - begin) * m;
+      float* const column = panel + (k - begin) * row;
       int64_t pivot = k;
       for (int64_t i = k; i < m && column[pivot] == column[pivot]; ++i) {
         if (!(std::fabs(column[i]) <= std::fabs(column[pivot]))) pivot = i;
       }
       pivots[k] = int32_t(pivot);
       if (pivot != k) {
-        for (int64_t j = 0; j < end - begin; ++j) std::swap(panel[j * m + k], panel[j * m + pivot]);
+        for (int64_t j = 0; j < end - begin; ++j) std::swap(panel[j * row + k], panel[j * row + pivot]);
         std::swap_ranges(a + k * n, a + k * n + begin, a + pivot * n);
         std::swap_ranges(a + k * n + end, a + (k + 1) * n, a + pivot * n + end);
         std::swap(permutation[k], permutation[pivot]);
       }
       if (column[k] != 0) set.divide(column + k + 1, m - k - 1, column[k]);
-      float* const next = column + m + k;
-      set.subtract({1, next, 0, m, column + k + 1, 0, next + 1, m}, end - k - 1, m - k - 1);
+      float* const next = column + row + k;
+      set.subtract({1, next, 0, row, column + k + 1, 0, next + 1, row}, end - k - 1, m - k - 1);
     }
     transpose<true>(a, n, m, begin, end, panel);
     for (int64_t k = begin; k < end; ++k) {
@@ -124,7 +155,7 @@ void lu(const Linalg& set, float* a, int64_t m, int64_t n, int32_t* pivots, int3
     share_terms(pool, tasks, terms, [=](int64_t task) {
       const int64_t first = end + task * kRows, last = std::min(first + kRows, m);
       float* const to = a + first * n + end;
-      set.subtract({end - begin, panel + first, m, 1, a + begin * n + end, n, to, n}, last - first,
+      set.subtract({end - begin, panel + first, row, 1, a + begin * n + end, n, to, n}, last - first,
                    n - end);
     });
   }
@@ -350,6 +381,12 @@ ffi::Error handle_solve(ffi::ThreadPool pool, Matrices a, Matrices b, int64_t un
       Several<kRight, float> sides(to, n * m, first, some, set.lanes);
       set.solve_each(systems.read(), n, sides.read(), m, unit);
       sides.write();
+    });
+    return ffi::Error::Success();
+  }
+  if (m < set.lanes) {
+    share_terms(&pool, count, 0.5 * count * n * n * m, [=](int64_t i) {
+      solve_few(set, from + i * n * n, n, to + i * n * m, m, unit);
     });
     return ffi::Error::Success();
   }
