@@ -34,7 +34,6 @@ from repjax.primitives.cpu import (
     sums,
 )
 from repjax.primitives.cpu.takes import CPU
-from repjax.primitives.fusion.branches import with_branches
 from repjax.primitives.fusion.draws import random_bits_p, random_fold_in_p, random_split_p
 from repjax.primitives.fusion.entries import (
     RAW_SCATTERS,
@@ -43,6 +42,7 @@ from repjax.primitives.fusion.entries import (
     raw_dot_general_p,
 )
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
+from repjax.primitives.fusion.inside import plan_inside
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.gpu.takes import GPU
@@ -194,6 +194,6 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
         kernels = CPU if are_known and library.available() else None
     if kernels is None:
         return list(function(*operands))
-    closed = with_branches(jax.make_jaxpr(function)(*map(struct_of, operands)), in_kernels)
+    closed = plan_inside(jax.make_jaxpr(function)(*map(struct_of, operands)), in_kernels)
     run = in_entries if kernels.reads_raw else jax.core.eval_jaxpr
     return fuse(functools.partial(run, *open_jaxpr(closed)), kernels, *operands)

@@ -211,14 +211,13 @@ COMPLEX.update({name: RULES[name] for name in ("reshard", "mesh_cast", "device_p
 # --- control flow ---------------------------------------------------------------------
 
 
-def _rewritten(context: Context, jaxpr, operands, *, is_called=True):
+def _rewritten(context: Context, jaxpr, operands, *, is_planned=True):
     """A closed jaxpr of the same type with every equation in its reproducible form.
 
-    It is planned (:func:`in_kernels`) where it ``is_called``, by a loop; branches are with what
-    stands around them, and so is what does not stay a program of its own.
-
-    But for what has the type float64 and is a float32 number (:mod:`repjax.primitives.core.weak`):
-    ``operands``, of the elements of which only the formats matter, say which arguments are.
+    What is a float32 number and has the type float64 (:mod:`repjax.primitives.core.weak`) is
+    float32 in it: ``operands``, of the elements of which only the formats matter, say which
+    arguments are.  It ``is_planned`` (:func:`in_kernels`), but for derivatives, which take
+    equations as they stand; what a scan or a branch holds is planned with what is around it.
     """
     inner, _ = open_jaxpr(jaxpr)
     types = [
@@ -231,8 +230,7 @@ def _rewritten(context: Context, jaxpr, operands, *, is_called=True):
         values = interpret_closed(context.inside(), jaxpr, operands)
         return match_types(_each_used(values) if context.differentiable else values, results)
 
-    # Derivatives take equations as they stand.
-    is_planned = is_called and not context.differentiable
+    is_planned = is_planned and not context.differentiable
     function = functools.partial(in_kernels, program) if is_planned else program
     return jax.make_jaxpr(function)(*types)
 
@@ -273,11 +271,10 @@ def _check_formats(context: Context, first, second) -> None:
 
 @rule("scan", structural=True)
 def scan(context: Context, operands, params):
-    in_place = not context.differentiable and _is_unrolled(params)
-    jaxpr = _rewritten(context, params["jaxpr"], operands, is_called=not in_place)
+    jaxpr = _rewritten(context, params["jaxpr"], operands, is_planned=False)
     first, count = carried(params)
     _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
-    if in_place:
+    if not context.differentiable and _is_unrolled(params):
         return _steps(jaxpr, operands, params)
     return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
 
@@ -320,7 +317,7 @@ def cond(context: Context, operands, params):
         branch = params["branches"][_platform(platforms)]
         return interpret_closed(context, branch, operands[1:])
     branches = tuple(
-        _rewritten(context, x, operands[1:], is_called=False) for x in params["branches"]
+        _rewritten(context, x, operands[1:], is_planned=False) for x in params["branches"]
     )
     for branch in branches[1:]:
         _check_formats(context, branches[0].out_avals, branch.out_avals)

@@ -152,10 +152,10 @@ def _takes_raw(equation, position: int) -> bool:
         return True
     bodies = [(body, places[position]) for _, body, places in _bodies(equation)]
     inside = [(body, place) for body, place in bodies if place is not None]
-    return bool(inside) and all(_is_taken_raw(*pair) for pair in inside)
+    return bool(inside) and all(is_taken_raw(*pair) for pair in inside)
 
 
-def _is_taken_raw(body, place: int) -> bool:
+def is_taken_raw(body, place: int) -> bool:
     """Whether all that a program does with an operand can be done with a raw one."""
     jaxpr, _ = open_jaxpr(body)
     raw = {jaxpr.invars[place]}

@@ -1,4 +1,5 @@
-"""Branches take inputs as they came, and make their results canonical: no pass around them."""
+"""Branches and scans take inputs as they came, and make their results canonical: no pass is around
+them."""
 
 from __future__ import annotations
 
@@ -64,6 +65,22 @@ def in_loops(x, n):
     return last, sums, lax.fori_loop(0, 3, lambda i, y: lax.cond(i > n, jnp.sin, lambda y: y, y), x)
 
 
+def scanned(x, n):
+    """Elements that a step takes and gives, one of them also what it carries, one not computed."""
+
+    def step(c, rows):
+        a, b = rows
+        c = 0.9 * c + 0.1 * a
+        return c, (c, a, jnp.tanh(b) @ jnp.ones(50), b * n)
+
+    last, ys = lax.scan(step, x[0], (x, x[::-1]), reverse=True)
+    return last, ys, lax.scan(step, ys[0][3], (ys[3], x))[1][0]
+
+
+def mapped(x, n):
+    return lax.map(lambda row: (row, jnp.sum(jnp.exp(row)), row[n] - row), x)
+
+
 def gradients(x, n):
     return jax.value_and_grad(lambda x: twice(jnp.sin(x), n).sum() + several(x, n)[1].sum())(x)
 
@@ -72,7 +89,7 @@ def each(x, n):
     return jax.vmap(lambda row: twice(row, row[0]))(x), jax.vmap(twice, (0, None))(x, n)
 
 
-PROGRAMS = [twice, as_it_is, several, nested, in_loops, gradients, each]
+PROGRAMS = [twice, as_it_is, several, nested, in_loops, scanned, mapped, gradients, each]
 
 
 def leaves(program, *args, **options):
@@ -99,9 +116,9 @@ def test_programs(program, monkeypatch):
 def test_other_types(dtype):
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(dtype)
     for n in np.int32([0, 1]):
-        for program in (twice, as_it_is):
-            if dtype == np.complex64 and program is as_it_is:
-                continue  # there is no tanh
+        for program in (twice, moving_average, as_it_is):
+            if dtype == np.complex64 and program is not twice:
+                continue  # there is no tanh, and what is carried is real
             expected = leaves(program, x, n)
             with repjax.enabled():
                 results = jax.tree.leaves(program(jnp.asarray(x), n))
@@ -113,7 +130,7 @@ def _bits(arrays):
 
 
 def passes(program, *args) -> list[str]:
-    """The equations of large arrays outside branches."""
+    """The equations of arrays outside of branches and scans."""
     function = repjax.reproducible(lambda *xs: program(*xs))
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name in ("jit", "custom_jvp_call"):
@@ -121,25 +138,31 @@ def passes(program, *args) -> list[str]:
         inner = params.get("jaxpr", params.get("call_jaxpr"))
         jaxpr = getattr(inner, "jaxpr", inner)
     large = (e for e in jaxpr.eqns if any(v.aval.size > 1 for v in e.outvars))
-    return [e.primitive.name for e in large if e.primitive.name not in ("cond", "slice")]
+    expected = ("cond", "scan", "repjax_loop", "slice", "broadcast_in_dim")
+    return [e.primitive.name for e in large if e.primitive.name not in expected]
 
 
-def test_no_pass_around_a_branch(monkeypatch):
+def moving_average(x, n):
+    return lax.scan(lambda c, row: (0.9 * c + 0.1 * row,) * 2, jnp.zeros(50), x)[1]
+
+
+@pytest.mark.parametrize("program", [twice, moving_average])
+def test_no_pass_around_what_is_inside(program, monkeypatch):
     args = patterns(2000, 3, np.float32).reshape(SHAPE), np.int32(1)
-    assert passes(twice, *args) == []
-    results = leaves(twice, *args)
-    monkeypatch.setattr(kernels, "with_branches", lambda closed, plan: closed)
-    assert passes(twice, *args)
-    jax.tree.map(assert_same_bits, leaves(twice, *args), results)
+    assert passes(program, *args) == []
+    results = leaves(program, *args)
+    monkeypatch.setattr(kernels, "plan_inside", lambda closed, plan: closed)
+    assert passes(program, *args)
+    jax.tree.map(assert_same_bits, leaves(program, *args), results)
 
 
 def test_control_inputs_and_results_are_not_canonical(monkeypatch):
     """What goes in and comes out is not by itself: without, the bits are others."""
-    from repjax.primitives.fusion import branches
+    from repjax.primitives.fusion import inside
 
     x = np.float32([1e-39, -0.0, 2]) * np.ones((3, 1), np.float32)
     expected = leaves(as_it_is, x, np.int32(1))
-    monkeypatch.setattr(branches, "canonicalize", lambda x: x)
+    monkeypatch.setattr(inside, "canonicalize", lambda x: x)
     results = leaves(as_it_is, x, np.int32(1))
     assert not all(map(same_bits, results, expected))
 
