@@ -106,7 +106,7 @@ def _is_product(equation) -> bool:
     """Whether it is a matrix product that a kernel computes of raw operands."""
     types = [v.aval.dtype for v in (*equation.invars, *equation.outvars)]
     return (
-        equation.primitive is dot_general_p
+        equation.primitive in (dot_general_p, raw_dot_general_p)
         and equation.params["contraction"] in ("sequential", "order_independent")
         and all(dtype == np.float32 for dtype in types)
     )
@@ -266,8 +266,8 @@ def _body_of_raw(body, are_raw: Sequence[bool]):
 # --- the primitive ------------------------------------------------------------------------
 
 
-def _product(operands, *, dimension_numbers, **params):
-    """A product of operands of which some are raw."""
+def _product(operands, *, dimension_numbers, raw=(False, False), **params):
+    """A product of operands of which some are raw, or were already."""
     contracting, batch = dimension_numbers
     taken, numbers = [], []
     for x, *axes in zip(operands, contracting, batch, strict=True):
@@ -275,7 +275,7 @@ def _product(operands, *, dimension_numbers, **params):
             x, axes = _as_it_lies(x, *axes)
         taken.append(x)
         numbers.append(axes)
-    raw = tuple(isinstance(x, _Raw) for x in operands)
+    raw = tuple(was_raw or isinstance(x, _Raw) for x, was_raw in zip(operands, raw, strict=True))
     dimension_numbers = tuple(zip(*(map(tuple, axes) for axes in numbers), strict=True))
     return raw_dot_general_p.bind(*taken, raw=raw, dimension_numbers=dimension_numbers, **params)
 
