@@ -23,9 +23,17 @@ from repjax.primitives.cpu import groups, library, products, rows, sums
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.exits import ended_p
 from repjax.primitives.fusion.groups import Group, accumulation_of, group_sum_p, groups_p
+from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.loops import Loop
 from repjax.primitives.fusion.rows import rows_p
-from repjax.primitives.fusion.views import DTYPES, Number, long_axes, view_of
+from repjax.primitives.fusion.views import (
+    DTYPES,
+    Number,
+    long_axes,
+    variables,
+    view_of,
+    views_of,
+)
 from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
@@ -40,9 +48,11 @@ _ACCUMULATIONS = ("pairwise", "sequential", "max", "min")
 
 
 class Code(NamedTuple):
-    """A loop as the kernel reads it, and the bytes that it needs besides its results."""
+    """A loop as the kernel reads it, the numbers that it takes behind its operands, and the bytes
+    that it needs besides its results."""
 
     integers: list[int]
+    numbers: list[Number]
     scratch: int
 
 
@@ -80,9 +90,8 @@ def _steps(equations) -> list[_Step] | None:
     """The steps of equations that are no aliases, or None if there are others among them."""
     found = []
     for equation in equations:
-        make = _MAKERS.get(equation.primitive)
-        step = make(equation) if make else None
-        if step is None or any(isinstance(v, Literal | Number) for v in step.operands):
+        step = _MAKERS.get(equation.primitive, _move)(equation)
+        if step is None or any(isinstance(v, Literal) for v in step.operands):
             return None
         found.append(step)
     return found
@@ -146,6 +155,20 @@ def _rows(equation) -> _Step | None:
     return None if positions else _Step(_ROWS, equation.invars, equation.outvars, integers)
 
 
+#: What groups of moves ask kernels for.
+_NONE = Kernels("cpu", is_elementwise=lambda _: False, is_reduction=lambda *_: False)
+
+
+def _move(equation) -> _Step | None:
+    """What only moves elements (a slice, a concatenation), as a group that computes nothing."""
+    if not views_of(equation, {}, set()):
+        return None
+    operands = tuple(dict.fromkeys(variables(equation.invars)))
+    group = Group((equation,), operands, tuple(equation.outvars), _NONE)
+    taken, code = _code(group, operands)
+    return _Step(_ELEMENTWISE, taken, equation.outvars, [1, *code])
+
+
 _MAKERS = {
     **dict.fromkeys((dot_general_p, raw_dot_general_p, ended_p), _product),
     groups_p: _elementwise,
@@ -192,9 +215,14 @@ class _Encoder:
         self.integers: list[int] = []  # of the places
         self.numbers: dict[Any, int] = {}
         self.given: list[_Place] = []  # where the body puts its results
+        taken = dict.fromkeys(v for step in steps for v in step.operands)
+        self.constants = [v for v in taken if isinstance(v, Number)]
+        self.operands = len(equation.invars) + len(self.constants)
         self.places = dict(zip(jaxpr.invars, self._taken(), strict=True))
+        for i, number in enumerate(self.constants, len(equation.invars)):
+            self.places[number] = _Place(*[(i, 0)] * 3)
         carry = len(self.given)
-        for j, v in enumerate(jaxpr.outvars[carry:], len(equation.invars) + carry):
+        for j, v in enumerate(jaxpr.outvars[carry:], self.operands + carry):
             self.given.append(self._moving(j, v.aval))
         self.made = {v for step in steps for v in step.results}
 
@@ -208,18 +236,17 @@ class _Encoder:
     def _more(self, aval) -> tuple[int, int]:
         """Memory that is neither an operand nor a result."""
         byte, self.scratch = self.scratch, self.scratch + -(-_bytes(aval) // _LINE) * _LINE
-        return len(self.equation.invars) + len(self.equation.outvars), byte
+        return self.operands + len(self.equation.outvars), byte
 
     def _taken(self) -> Iterator[_Place]:
         """Where the body finds what it takes; and of what it carries, where it puts it."""
         consts, carry = carried(self.equation.params)
-        operands = len(self.equation.invars)
         for i, v in enumerate(self.jaxpr.invars):
             if i < consts:
                 yield _Place(*[(i, 0)] * 3)
             elif i < consts + carry:
                 # The last iteration writes the result.
-                turns = (operands + i - consts, 0), self._more(v.aval)
+                turns = (self.operands + i - consts, 0), self._more(v.aval)
                 odd, even = turns if self.equation.params["length"] % 2 == 0 else turns[::-1]
                 self.given.append(_Place(even, even, odd))
                 yield _Place((i, 0), odd, even)
@@ -234,18 +261,20 @@ class _Encoder:
             before += by
         return variable, before
 
-    def _number(self, place: _Place, aval) -> int:
+    def _number(self, place: _Place, size: int) -> int:
         """Of a new place for so many elements."""
-        self.integers += [*place.first, *place.even, *place.odd, place.step, aval.size]
+        self.integers += [*place.first, *place.even, *place.odd, place.step, size]
         return len(self.integers) // 8 - 1
 
     def _number_of(self, variable) -> int:
-        if variable not in self.numbers:
+        if variable not in self.numbers and isinstance(variable, Number):
+            self.numbers[variable] = self._number(self.places[variable], 1)
+        elif variable not in self.numbers:
             root, before = self._root(variable)
             if root not in self.places:
                 self.places[root] = _Place(*[self._more(root.aval)] * 3)
             place = self.places[root].moved(before)
-            self.numbers[variable] = self._number(place, variable.aval)
+            self.numbers[variable] = self._number(place, variable.aval.size)
         return self.numbers[variable]
 
     def code(self) -> Code:
@@ -262,11 +291,11 @@ class _Encoder:
             places = [*map(self._number_of, operands), *map(self._number_of, results)]
             steps += [kind, len(operands), len(results), len(integers), *places, *integers]
         for v, place in copied:
-            places = [self._number_of(v), self._number(place, v.aval)]
+            places = [self._number_of(v), self._number(place, v.aval.size)]
             steps += [_COPY, 1, 1, 1, *places, _bytes(v.aval)]
         counts = len(self.integers) // 8, len(self.steps) + len(copied)
         start = [self.equation.params["length"], *counts]
-        return Code([*start, *self.integers, *steps], self.scratch)
+        return Code([*start, *self.integers, *steps], self.constants, self.scratch)
 
 
 def encode(equation) -> Code | None:
@@ -296,4 +325,5 @@ def evaluate(*operands, loop: Loop):
     types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in loop.equation.outvars]
     scratch = jax.ShapeDtypeStruct((loop.code.scratch,), np.uint8)
     call = jax.ffi.ffi_call("repjax_loop", [*types, scratch])
-    return call(*operands, program=np.asarray(loop.code.integers, np.int64))[:-1]
+    numbers = [number.value for number in loop.code.numbers]
+    return call(*operands, *numbers, program=np.asarray(loop.code.integers, np.int64))[:-1]

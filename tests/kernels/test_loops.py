@@ -92,6 +92,16 @@ def _halves(w, h, x):
     return h, (h.astype(jnp.float16), y)
 
 
+def _moved(w, h, x):
+    """Slices, what is joined, numbers around it; also of what is returned as it was moved."""
+    y = jnp.outer(h, x) @ w
+    z = jnp.concatenate([y[:, 1:], y[:, :1]], 1)
+    padded = jnp.pad(z[:, ::2], ((1, 0), (0, 2)), constant_values=-1.5)
+    once = jnp.pad(y[:, 3:7] > 0, ((0, 0), (2, 0)), constant_values=True)
+    half = jnp.concatenate([jnp.full((1, N), 2, jnp.bfloat16), z[1:3].astype(jnp.bfloat16)])
+    return jnp.tanh(jnp.roll(h, 2) + z[0]), (padded, once, half, z[2:4, 3:], jnp.roll(x, -1))
+
+
 def _normalised(w, h, x):
     """Row groups, of one row and of several."""
     mean = h.mean()
@@ -105,7 +115,9 @@ def _start(body):
     return (x, x + 1, x * 2, np.int32(3)) if body is _several else x
 
 
-BODIES = [_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves, _normalised]
+BODIES = [
+    *(_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves, _moved, _normalised),
+]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
