@@ -22,6 +22,7 @@ import optax
 import speed_programs as programs
 from cpu import values
 from jax import lax
+from jax.experimental.ode import odeint
 
 import devices
 import repjax
@@ -386,6 +387,29 @@ def others() -> list[Case]:
     def either(x):
         return lax.cond(x[0, 0] > 0, lambda x: x * 2, lambda x: x - 1, x)
 
+    def gamma(seeds):
+        return jax.random.gamma(jax.random.key(0), jnp.abs(seeds) + 1)
+
+    def moving_average(x):
+        return lax.scan(lambda c, row: (0.9 * c + 0.1 * row,) * 2, x[0], x)[1]
+
+    def ctc(logits):
+        labels = jnp.arange(80).reshape(8, 10) % 19 + 1
+        paddings = jnp.zeros((8, 50)), jnp.zeros((8, 10))
+        return optax.ctc_loss(logits, paddings[0], labels, paddings[1]).sum()
+
+    def factor(x):
+        return jnp.linalg.cholesky(jnp.eye(512) + x @ x.T)
+
+    def van_der_pol(y):
+        def f(y, t):
+            return jnp.stack([y[1], (1 - y[0] ** 2) * y[1] - y[0]])
+
+        return odeint(f, y, jnp.linspace(0.0, 5.0, 20))
+
+    def substitute(a, b):
+        return jax.scipy.linalg.solve_triangular(a + 30 * jnp.eye(512), b, lower=True)
+
     square = (512, 512)
     return [
         given("top_k, 8 x 50,257, 50", lambda x: lax.top_k(x, 50), (8, 50_257)),
@@ -396,6 +420,13 @@ def others() -> list[Case]:
         given("cond [512x512]", either, square),
         given("interp of 1,024", lambda x, y: jnp.interp(x, jnp.arange(1024.0), y), *[(1024,)] * 2),
         given("sort of rows [512x1024]", jnp.sort, (512, 1024)),
+        given("gamma variates, 10,000", gamma, (10_000,)),
+        given("moving average by scan, 256 x 512", moving_average, (256, 512)),
+        given("CTC loss, 8 x 50 x 20", ctc, (8, 50, 20)),
+        given("gradient of a CTC loss, 8 x 50 x 20", jax.grad(ctc), (8, 50, 20)),
+        given("Cholesky of x @ x.T [512x512]", factor, square),
+        given("triangular solve [512x512], one side", substitute, square, (512,)),
+        given("odeint, van der Pol, 20 times", van_der_pol, (2,)),
     ]
 
 
