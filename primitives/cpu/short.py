@@ -1,4 +1,5 @@
-"""Short loops: of so few elements that XLA makes one function of them, if they call no kernel.
+"""Short loops: of so few elements that XLA makes one function of them, if they call no kernel; and
+loops that round nothing.
 
 A call of a kernel takes XLA longer than all that such a loop does in an iteration.
 """
@@ -12,11 +13,9 @@ from typing import Any
 from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, function_of
-from repjax.primitives.fusion.entries import enter_p, raw_dot_general_p
-from repjax.primitives.fusion.exits import leave_p
+from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.views import is_move
-from repjax.primitives.operations.arithmetic import materialize_p
 from repjax.primitives.operations.products import dot_general_p, problems
 from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
@@ -35,6 +34,8 @@ _MOVES = frozenset(
         PREFIX + "scatter",
     )
 )
+_GUARDS = frozenset(PREFIX + name for name in ("canonicalize", "enter", "leave", "materialize"))
+_CHOOSING = frozenset(("gather", "select_n", "eq_to", "le_to", "lt_to"))
 _REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p)
 
 
@@ -71,18 +72,30 @@ def _is_short(operation) -> bool:
         return is_small and operation.params["contraction"] == "sequential"
     if primitive in _REDUCTIONS:
         return operation.params.get("accumulation", "pairwise") == "pairwise"
-    if primitive in (enter_p, leave_p, materialize_p):
-        return True
-    if is_move(operation) or primitive.name in _MOVES:
+    if is_move(operation) or primitive.name in _MOVES | _GUARDS:
         return True
     return function_of(operation) is not None and not is_long(operation)
 
 
+def _without_rounding(operation) -> bool:
+    """Whether an operation rounds no numbers: it moves, chooses, compares, or has integers."""
+    name = operation.primitive.name
+    if is_move(operation) or name in _MOVES | _GUARDS | _CHOOSING:
+        return True
+    is_exact = all(v.aval.dtype.kind in "biu" for v in operation.outvars)
+    return is_exact and function_of(operation) is not None
+
+
 def is_short(loop) -> bool:
-    """Whether a scan or a while is a short loop."""
+    """Whether a scan or a while is a short loop, or one, as of a search, that rounds nothing.
+
+    XLA fuses what is around a gather with it, where it needs no guards.
+    """
     if loop.primitive.name not in _BODIES:
         return False
     operations = list(_operations_of(loop))
+    if operations and all(map(_without_rounding, operations)):
+        return not any(e.effects for e in operations)
     reduced = [v for e in operations if e.primitive in _REDUCTIONS for v in e.invars]
     results = [v for e in operations for v in e.outvars]
     return (

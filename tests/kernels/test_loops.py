@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import repjax
-from helpers.bits import assert_same_bits, normal, same_bits
+from helpers.bits import assert_same_bits, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
 from repjax.primitives.cpu import library, loops
 
@@ -303,6 +303,25 @@ def test_other_loops_call_kernels(step):
     loop = lowered(program, x).as_text().split("stablehlo.while", 1)[1]
     assert "custom_call @repjax" in loop
     jax.tree.map(assert_same_bits, lowered(program, x).compile()(x), without_kernel(program, x))
+
+
+def test_searches_call_no_kernel():
+    """Loops that round nothing are XLA's, however many elements they have."""
+
+    def search(table, x):
+        return jnp.searchsorted(jnp.sort(table), x), jnp.interp(x, table, table)
+
+    def rounds(table, x):
+        return lax.fori_loop(0, 5, lambda i, y: jnp.where(y > table[i], y * 3, y), x)
+
+    table, x = np.arange(3000, dtype=np.float32), patterns(5000, 3, np.float32)
+    table[:2] = 1e-39, -0.0  # not canonical
+    for function, calls_kernels in ((search, False), (rounds, True)):
+        program = repjax.reproducible(lambda *xs, f=function: f(*xs)).lower(table, x).compile()
+        inside = [c for c in program.as_text().split("\n}") if " ENTRY" not in c.replace("\n", " ")]
+        assert any('custom_call_target="repjax' in c for c in inside) == calls_kernels
+        results = repjax.reproducible(lambda *xs, f=function: f(*xs))(table, x)
+        jax.tree.map(assert_same_bits, results, without_kernel(function, table, x))
 
 
 def test_loops_that_reduce_many_elements_are_not_short():
