@@ -12,6 +12,7 @@ from typing import Any
 
 from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.core.values import is_inexact
 from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, function_of
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.loops import loop_p
@@ -82,8 +83,8 @@ def _without_rounding(operation) -> bool:
     name = operation.primitive.name
     if is_move(operation) or name in _MOVES | _GUARDS | _CHOOSING:
         return True
-    is_exact = all(v.aval.dtype.kind in "biu" for v in operation.outvars)
-    return is_exact and function_of(operation) is not None
+    rounds = any(is_inexact(v.aval) for v in operation.outvars)
+    return not rounds and function_of(operation) is not None
 
 
 def is_short(loop) -> bool:

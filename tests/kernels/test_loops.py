@@ -324,6 +324,20 @@ def test_searches_call_no_kernel():
         jax.tree.map(assert_same_bits, results, without_kernel(function, table, x))
 
 
+def test_loops_that_carry_keys():
+    def draws(key, x):
+        def step(key, x):
+            key, other = jax.random.split(key)
+            return key, x + jax.random.normal(other, x.shape)
+
+        return lax.scan(step, key, x)[1], lax.fori_loop(0, 3, lambda i, k: step(k, x[0])[0], key)
+
+    key, x = jax.random.key(3), matrix(4, N)
+    results, expected = repjax.reproducible(draws)(key, x), without_kernel(draws, key, x)
+    assert_same_bits(results[0], expected[0])
+    assert results[1] == expected[1]
+
+
 def test_loops_that_reduce_many_elements_are_not_short():
     compare(lambda x, w: lax.fori_loop(0, 3, lambda _, x: x * w.sum(), x), normal(4), normal(1000))
 
