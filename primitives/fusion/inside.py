@@ -37,6 +37,7 @@ def plan_inside(closed, plan: Callable[..., Sequence[Any]]):
         (x,), (result,) = equation.invars, equation.outvars
         if not isinstance(x, Literal):
             (entering if x in inputs else leaving)[result] = x
+    to_leave = set(leaving.values())
     left, equations = set(), []  # results that are canonical
 
     def now(atom):
@@ -48,7 +49,6 @@ def plan_inside(closed, plan: Callable[..., Sequence[Any]]):
             continue
         equation = equation.replace(invars=list(map(now, equation.invars)))
         if _holds(equation):
-            to_leave = set(leaving.values()).intersection(equation.outvars)
             equation, has_left = _planned(equation, entering, to_leave, plan)
             left |= has_left
         equations.append(equation)

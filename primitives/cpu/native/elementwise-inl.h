@@ -82,7 +82,8 @@ static inline Bits quotient(I x, I y) {
   const I divisor = (by_zero | by_minus_one) ? I{} + 1 : y;
   const Doubles q = __builtin_convertvector(x, Doubles) / __builtin_convertvector(divisor, Doubles);
   const Bits rounded = as<Bits>(__builtin_convertvector(q, I));
-  return where(by_zero, fill(-1), where(by_minus_one, as<Bits>(I{} - x), rounded));
+  const Bits negative = as<Bits>(Unsigned{} - as<Unsigned>(x));
+  return where(by_zero, fill(-1), where(by_minus_one, negative, rounded));
 }
 template <class I>
 static inline Bits remainder(I x, I y) {
