@@ -29,7 +29,7 @@ _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
 _FLOAT16, _BFLOAT16 = HALVES
 _FLOATING = frozenset((_FLOAT, *HALVES))
 #: How the kernel finds the types that it knows in memory.
-_WORD, _BOOLEAN, _HALF = range(3)
+_WORD, _BOOLEAN, _HALF, _REAL, _IMAGINARY = range(5)
 _STORAGES = 8  # room for them where they are encoded
 _STORAGE = {
     **dict.fromkeys(map(np.dtype, (np.float32, np.int32, np.uint32)), _WORD),
@@ -442,18 +442,23 @@ class Bytecode:
         self.instructions.append(_Instruction("bitwise_or", self._value(), (value, value)))
         return self.instructions[-1].result
 
-    def encode(self, size: int, results: Iterable[tuple[int, Any]]) -> list[int]:
-        """The bytecode for so many elements; its results are values, with their types in memory."""
+    def encode(self, size: int, results: Iterable[tuple[Sequence[int], Any]]) -> list[int]:
+        """The bytecode for so many elements; its results are values, with their types in memory.
+
+        One value each, of complex numbers the real and the imaginary parts.
+        """
         outputs: list[int] = []
         storage: list[int] = []
-        for value, dtype in results:
-            self._width = self._widths[value]
-            if dtype in HALVES:
-                value = self(f"narrow_{dtype}", value)
-            if value in (*self.inputs.values(), *self.constants.values(), *outputs):
-                value = self._copy(value)
-            outputs.append(value)
-            storage.append(self._stored(value, _STORAGE[dtype]))
+        for values, dtype in results:
+            kinds = (_REAL, _IMAGINARY) if len(values) == 2 else (_STORAGE[dtype],)
+            for value, kind in zip(values, kinds, strict=True):
+                self._width = self._widths[value]
+                if dtype in HALVES:
+                    value = self(f"narrow_{dtype}", value)
+                if value in (*self.inputs.values(), *self.constants.values(), *outputs):
+                    value = self._copy(value)
+                outputs.append(value)
+                storage.append(self._stored(value, kind))
 
         fixed = [*self.inputs.values(), *outputs, *self.constants.values()]
         registers = {value: i for i, value in enumerate(fixed)}

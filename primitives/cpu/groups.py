@@ -13,7 +13,7 @@ from jax.extend.core import Literal
 from repjax.primitives.cpu import library
 from repjax.primitives.cpu.bytecode import Bytecode, Joint, Place
 from repjax.primitives.cpu.sums import call_kernel
-from repjax.primitives.fusion.groups import Group, Sum, accumulation_of
+from repjax.primitives.fusion.groups import Group, Sum, accumulation_of, joins_parts
 from repjax.primitives.fusion.row_moves import row_move
 from repjax.primitives.fusion.views import Joined, Number, View, merged_axes, seen, views_of
 
@@ -22,6 +22,7 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its bytecode."""
     code = Bytecode(group.rows)
     values: dict[Any, int] = {}  # of what the group makes
+    parts: dict[Any, list[int]] = {}  # of complex numbers that it makes
     views: dict[Any, View | Joined] = {}
 
     def read(atom, shape) -> int:
@@ -52,9 +53,12 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
         else:
             operands = [read(v, result.aval.shape) for v in equation.invars]
             code.set_size(result.aval.size)
-            values[result] = code.compute(equation, *operands)
+            if joins_parts(equation):
+                parts[result] = operands
+            else:
+                values[result] = code.compute(equation, *operands)
 
-    results = [(read(v, v.aval.shape), v.aval.dtype) for v in group.outvars]
+    results = [(parts.get(v) or [read(v, v.aval.shape)], v.aval.dtype) for v in group.outvars]
     encoded = code.encode(group.size, results)
     return code.sources(), encoded
 

@@ -272,7 +272,7 @@ class _Encoder:
         array, dtype = self.memory[v]
         code = Bytecode()
         value = code.read(Place.along(array, ((v.aval.size, 1),)), dtype, canonical=True)
-        return [*code.encode(v.aval.size, [(value, _WORD)]), array]
+        return [*code.encode(v.aval.size, [([value], _WORD)]), array]
 
     def _new(self, kind: int):
         """Memory in between."""
@@ -340,7 +340,7 @@ class _Encoder:
         if not stores:
             return 0
         size = self.rows * self.n if kind == _FULL else self.rows
-        encoded = code.encode(size, [(store.value, store.dtype) for store in stores])
+        encoded = code.encode(size, [([store.value], store.dtype) for store in stores])
         inputs = code.sources()
         self.encoded += [kind, *encoded, *inputs, *(store.array for store in stores)]
         return 1

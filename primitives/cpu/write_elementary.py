@@ -211,15 +211,18 @@ def source() -> str:
     return "\n".join(parts)
 
 
-def with_list() -> str:
-    """The text of ``primitives/cpu/native/instruction_sets.h``, with the functions in its list."""
-    lines = textwrap.wrap(" ".join(f"of({name})" for name in ELEMENTARY), 94)
-    macro = ["#define REPJAX_ELEMENTARY(of)", *(f"  {line}" for line in lines)]
-    text = "".join(f"{line:<97}\\\n" for line in macro[:-1]) + f"{macro[-1]}\n"
-    pattern = r"#define REPJAX_ELEMENTARY\(of\) +\\\n(?:.*\\\n)*.*\n"
-    return re.sub(pattern, lambda _: text, LIST.read_text())
+def with_lists() -> str:
+    """The text of ``primitives/cpu/native/instruction_sets.h``, with the functions in its lists."""
+    text = LIST.read_text()
+    for macro, names in (("REPJAX_ELEMENTARY", ELEMENTARY), ("REPJAX_ELEMENTARY_OF_TWO", OF_TWO)):
+        lines = textwrap.wrap(" ".join(f"of({name})" for name in names), 94)
+        lines = [f"#define {macro}(of)", *(f"  {line}" for line in lines)]
+        written = "".join(f"{line:<97}\\\n" for line in lines[:-1]) + f"{lines[-1]}\n"
+        pattern = rf"#define {macro}\(of\) +\\\n(?:.*\\\n)*.*\n"
+        text = re.sub(pattern, lambda _, written=written: written, text)
+    return text
 
 
 if __name__ == "__main__":
     PATH.write_text(source())
-    LIST.write_text(with_list())
+    LIST.write_text(with_lists())

@@ -51,7 +51,7 @@ from repjax.primitives.core.partition import Axes, partitioned
 from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
-from repjax.primitives.fusion.complex_parts import without_joins
+from repjax.primitives.fusion.complex_parts import without_copies, without_joins
 from repjax.primitives.fusion.draws import as_draw
 from repjax.primitives.fusion.entries import enter_p
 from repjax.primitives.fusion.exits import leave_p, with_exits
@@ -63,6 +63,7 @@ from repjax.primitives.fusion.turns import without_transposes
 from repjax.primitives.fusion.views import (
     Joined,
     View,
+    are_together,
     is_canonicalize,
     long_axes,
     run,
@@ -185,6 +186,13 @@ class Group(_SameAsOthers):
         jaxpr, _ = open_jaxpr(jax.make_jaxpr(of_parts.evaluate)(*map(struct_of, operands)))
         ours = {"eqns": jaxpr.eqns, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
         return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
+
+
+def joins_parts(equation) -> bool:
+    """Whether it makes complex numbers of their parts, which kernels of groups write by turns."""
+    return equation.primitive.name == "complex" and all(
+        not isinstance(v, Literal) and v.aval.dtype == np.float32 for v in equation.invars
+    )
 
 
 #: What makes moved views, or moves within rows; of these what has several parts.
@@ -311,11 +319,14 @@ class _Plan:
         if not may_move and views:
             self.views.update(views)
             return
-        if may_move or (self.kernels.is_elementwise(equation) and self._connects(equation)):
+        if may_move or (self._is_elementwise(equation) and self._connects(equation)):
             self.elementwise.add(id(equation))
         makers = [(r, self.made_by[r]) for r in self._roots(equation) if r in self.made_by]
         levels = [self.levels[id(maker)] + self._distance(r, equation) for r, maker in makers]
         self.levels[id(equation)] = max(levels, default=0)
+
+    def _is_elementwise(self, equation) -> bool:
+        return self.kernels.is_elementwise(equation) or joins_parts(equation)
 
     def _may_move(self, equation, is_view: bool) -> bool:
         """Whether an equation is a move within rows; views are, of what no group computes."""
@@ -460,7 +471,7 @@ class _Plan:
         for v in variables(u for e in group.eqns for u in e.invars):
             view = seen(v, self.views)
             long = long_axes(v.aval.shape, view.steps) if isinstance(view, View) else ()
-            if long and long[-1][1] not in (0, 1):
+            if long and not are_together(view, long[-1][1]):
                 return False
         return not _loops(self.made_by.get(v) for v in group.invars if v.aval.size == size)
 
@@ -630,10 +641,12 @@ _LONG = 32
 #: Calls, which XLA fuses with nothing; and pad, whose loops are many times slower when it does.
 _CALLS = frozenset(
     (
-        *(PREFIX + name for name in ("dot_general", "raw_dot_general", "conv_general_dilated")),
         *(
             PREFIX + name
-            for name in ("ended", "rows", "reduce_sum", "reduce_max", "reduce_min", "top_k")
+            for name in (
+                *("dot_general", "raw_dot_general", "conv_general_dilated", "fourier", "ended"),
+                *("rows", "reduce_sum", "reduce_max", "reduce_min", "top_k"),
+            )
         ),
         "pad",
     )
@@ -753,7 +766,7 @@ def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operand
     """The results of a function of repjax's primitives, with its groups as one primitive."""
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
     jaxpr = without_transposes(with_slices(without_joins(jaxpr)))
-    jaxpr = ClosedJaxpr(with_exits(jaxpr, kernels), consts)
+    jaxpr = ClosedJaxpr(without_copies(with_exits(jaxpr, kernels)), consts)
     return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
 
 

@@ -42,7 +42,8 @@ class View:
 
     The root is a number where all elements are one that stands in the program.  An input of the
     program is seen as it came or made canonical: that costs less than a pass.  A slice is *moved*:
-    its first element is not the root's, or it has not all of them.
+    its first element is not the root's, or it has not all of them.  Of a complex root, whose parts
+    are by turns, it is the real or the imaginary part: steps and ``first`` count float32 numbers.
     """
 
     root: Any
@@ -122,6 +123,12 @@ def broadcast_axes(view: View, own, shape) -> list[tuple[int, int]]:
     return merged_axes(zip(shape, view.broadcast(own, shape).steps, strict=True))
 
 
+def are_together(view: View, step: int) -> bool:
+    """Whether elements of a view that are a step apart are neighbours, or the same one."""
+    is_part = not isinstance(view.root, Number) and view.root.aval.dtype == np.complex64
+    return step in (0, 2 if is_part else 1)
+
+
 def view_of(equation, views, may_enter: bool) -> View | None:
     """The result of an equation as a view, if it is one.
 
@@ -171,7 +178,7 @@ def _count_runs(view: View | Joined, shape) -> int:
     size = math.prod(shape)
     if isinstance(view, View):
         axes = merged_axes(zip(shape, view.steps, strict=True)) or [(size, 1)]
-        return size // axes[-1][0] if axes[-1][1] in (0, 1) else size
+        return size // axes[-1][0] if are_together(view, axes[-1][1]) else size
     rows = math.prod(shape[: view.axis])
     parts = zip(view.parts, view.shapes(shape), strict=True)
     return sum(max(rows, _count_runs(*part)) for part in parts)
@@ -179,6 +186,8 @@ def _count_runs(view: View | Joined, shape) -> int:
 
 def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
     atoms, results = equation.invars, equation.outvars
+    if equation.primitive.name in _PARTS:
+        return _part(equation)
     avals = [x.aval for x in (*atoms, *results)]
     if not atoms or any(getattr(aval, "dtype", None) not in DTYPES for aval in avals):
         return {}
@@ -209,6 +218,19 @@ def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
         return {}
     moved = view_of(equation, views, False)
     return {} if moved is None else {results[0]: moved}
+
+
+#: What takes a part of complex numbers, and where in them it is.
+_PARTS = {"real": 0, "imag": 1}
+
+
+def _part(equation) -> dict[Any, View]:
+    """The real or the imaginary part of a variable."""
+    (x,), (result,) = equation.invars, equation.outvars
+    if isinstance(x, Literal) or x.aval.dtype != np.complex64 or x.aval.size == 0:
+        return {}
+    steps = tuple(2 * step for step in row_major(x.aval.shape))
+    return {result: View(x, steps, first=_PARTS[equation.primitive.name], is_moved=True)}
 
 
 def _seen(atom, views) -> View | Joined:
@@ -298,8 +320,8 @@ def _moved(equation, steps) -> tuple[int, ...] | None:
         return steps
     if not any(steps):
         return (0,) * len(new)
-    if long_axes(old, steps) == long_axes(old, row_major(old)):
-        return row_major(new)
+    if len(axes := merged_axes(zip(old, steps, strict=True))) == 1:
+        return tuple(axes[0][1] * step for step in row_major(new))
     long = iter(long_axes(old, steps))
     if [n for n in old if n != 1] == [n for n in new if n != 1]:
         return tuple(next(long)[1] if n != 1 else 0 for n in new)

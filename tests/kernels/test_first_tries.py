@@ -98,7 +98,7 @@ def test_errors_are_within_the_bound(name):
 
 def test_constants_are_those_of_their_script():
     made = {p.name: p for p in generate.FUNCTIONS["first"]()}
-    for name in ("EXP", "LOG", "LOG2", "BINET", "SIN"):
+    for name in ("EXP", "LOG", "LOG2", "BINET", "SIN", "DIGAMMA", "COS"):
         there = f"k{name.capitalize()}"
         coefficients, _ = generate.minimax(made[name])
         assert numbers(there) == [c for (c,) in coefficients]
@@ -162,13 +162,13 @@ def test_errors_of_pow_are_within_the_bound():
             assert abs(mpmath.mpf(z) - exact) < exact * 2.0**-41
 
 
+def precise_log(u):
+    hi, lo = precise_log2(u)
+    return (hi + lo) * np.log(2)
+
+
 def tried_lgamma(x):
     """The result and the bound of its error."""
-
-    def log(u):
-        hi, lo = precise_log2(u)
-        return (hi + lo) * np.log(2)
-
     y, negative = abs(x), x < 0
     small, v = y < 8, y + 4
     q = v * v
@@ -178,45 +178,81 @@ def tried_lgamma(x):
     below = np.where(negative, r * polynomial(r * r, numbers("kSin")) * np.where(small, 1, y), 1)
     z = np.where(small, y + 8, y)
     series = polynomial(1 / z**2, numbers("kBinet")) / z
-    stirling = (z - 0.5) * (log(z) - 1) + float.fromhex("0x1.acfe390c97d69p-2")
-    result = (stirling - log(above / below)) + series
+    stirling = (z - 0.5) * (precise_log(z) - 1) + float.fromhex("0x1.acfe390c97d69p-2")
+    result = (stirling - precise_log(above / below)) + series
     return np.where(negative, -result, result), (abs(result) + 1) * 2.0**-43
 
 
+def tried_digamma(x):
+    """The result and the bound of its error."""
+    y, negative = abs(x), x < 0
+    small, w = y < 8, y * (y + 7)
+    first, last = (w + 6) * (w + 10), w + 12
+    slope = first * (last + w) + w * last * (2 * w + 16)
+    of_small = (2 * y + 7) * slope - np.where(negative, (y + 7) * first * last, 0)
+    above = np.where(small, of_small, np.where(negative, -1, 0))
+    below = np.where(small, w * first * last, np.where(negative, y, 1))
+    r = y - np.floor(y + 0.5)
+    sine = np.where(negative, r * polynomial(r * r, numbers("kSin")), 1)
+    cosine = np.where(negative, polynomial(r * r, numbers("kCos")), 0)
+    z = np.where(small, y + 8, y)
+    smooth = precise_log(z) - (0.5 / z + polynomial(1 / z**2, numbers("kDigamma")) / z**2)
+    result = smooth + (cosine * below - above * sine) / (below * sine)
+    return result, (abs(result) + 1) * 2.0**-43
+
+
 def _lgamma(x):
-    return mpmath.log(abs(mpmath.gamma(x))) if abs(x) < 1e4 else mpmath.loggamma(x)
+    value = mpmath.log(abs(mpmath.gamma(x))) if abs(x) < 1e4 else mpmath.loggamma(x)
+    return mpmath.re(value)
 
 
-def test_hard_inputs_of_lgamma_are_in_doubt_and_the_try_alone_is_wrong_there():
-    lines = (HARD_INPUTS / "lgamma.txt").read_text().splitlines()
+OF_GAMMA = {
+    "lgamma": (tried_lgamma, _lgamma, [1, 2, -2.4570247, -2.7476826, -3.1435807, -10.0000003]),
+    "digamma": (
+        tried_digamma,
+        mpmath.digamma,
+        [1.4616321, -0.50408300, -1.5734984, -7.6877883, -9.7026725, -11.7126682],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_GAMMA)
+def test_hard_inputs_of_gamma_are_in_doubt_and_the_try_alone_is_wrong_there(name):
+    tried, function, _ = OF_GAMMA[name]
+    lines = (HARD_INPUTS / f"{name}.txt").read_text().splitlines()
     bits = np.array([int(line.split()[0], 16) for line in lines if line[0] != "#"], np.uint32)
     x = bits.view(np.float32).astype(np.float64)
-    y, bound = tried_lgamma(x)
+    y, bound = tried(x)
     assert len(x) > 20 and ((y - bound).astype(np.float32) != (y + bound).astype(np.float32)).all()
     with mpmath.workprec(400):
-        exact = [mpmath.re(_lgamma(mpmath.mpf(v))) for v in x]
+        exact = [function(mpmath.mpf(v)) for v in x]
     with mpmath.workprec(24):
         right = np.array([float(+v) for v in exact])
     assert (y.astype(np.float32) != right).any()
 
 
-def test_errors_of_lgamma_are_within_the_bound():
+@pytest.mark.parametrize("name", OF_GAMMA)
+def test_errors_of_gamma_are_within_the_bound(name):
+    tried, function, zeros = OF_GAMMA[name]
     rng = np.random.default_rng(3)
-    zeros = [1, 2, -2.4570247, -2.7476826, -3.1435807, -3.9552942, -10.0000003]
+    around = 1 + rng.choice([-1, 1], 300) * 2.0 ** rng.uniform(-22, -4, 300)
+    near_zeros = np.repeat(zeros, 50) * around
+    near_poles = np.repeat(np.arange(-10.0, 0), 30) * around
     x = np.concatenate(
         [
             rng.uniform(-20, 20, 1000),
             np.exp(rng.uniform(-60, 60, 300)),
-            np.repeat(zeros, 50)
-            * (1 + rng.choice([-1, 1], 350) * 2.0 ** rng.uniform(-22, -4, 350)),
+            -np.exp(rng.uniform(-60, 12, 300)),
+            near_zeros,
+            near_poles,
         ]
     )
     x = x.astype(np.float32).astype(np.float64)
     x = x[(x > 0) | (x != np.floor(x))]
-    y, bound = tried_lgamma(x)
+    y, bound = tried(x)
     with mpmath.workprec(300):
         for v, result, most in zip(x, y, bound, strict=True):
-            assert abs(mpmath.mpf(result) - mpmath.re(_lgamma(mpmath.mpf(v)))) < most / 4
+            assert abs(mpmath.mpf(result) - function(mpmath.mpf(v))) < most / 4
 
 
 # --- pairs of float32 -------------------------------------------------------------------

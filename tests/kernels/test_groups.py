@@ -24,7 +24,7 @@ from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.define import PRIMITIVES
 from repjax.primitives.cpu import bytecode, library, write_elementary
 from repjax.primitives.cpu import groups as kernel
-from repjax.primitives.fusion import groups, rows
+from repjax.primitives.fusion import groups, rows, views
 from repjax.verify import conformance
 
 pytestmark = pytest.mark.skipif(
@@ -266,7 +266,7 @@ def test_a_wrong_operation_is_caught(wrong):
 def test_the_elementary_functions_are_those_of_the_bodies():
     """``python -m repjax.primitives.cpu.write_elementary`` writes them."""
     assert write_elementary.PATH.read_text() == write_elementary.source()
-    assert write_elementary.LIST.read_text() == write_elementary.with_list()
+    assert write_elementary.LIST.read_text() == write_elementary.with_lists()
 
 
 @pytest.mark.parametrize("name", bytecode.ELEMENTARY)
@@ -458,7 +458,61 @@ def test_operations_on_complex_numbers_are_one_group():
 
 
 def parts_of(x):
+    """The bits of complex numbers, and of others."""
     return np.ascontiguousarray(x).view(np.float32)
+
+
+def complex_of(shape, seed: int) -> np.ndarray:
+    return floats(2 * np.prod(shape), seed).view(np.complex64).reshape(shape)
+
+
+#: Of arrays of one shape, each one call of the kernel.
+COMPLEX = {
+    "product": lambda z, w: z * w + z,
+    "a part": lambda z, w: z.real * 2 - w.real,
+    "several results": lambda z, w: (z * 2, w.imag - 1, abs(z + w), z.conj() - w),
+    "a row": lambda z, w: z * w[..., :1, :] + w.reshape(-1).reshape(z.shape),
+    "every other column": lambda z, w: z.real[..., ::2] * 2 + w.imag[..., ::2],
+    "parts side by side": lambda z, w: jax.numpy.concatenate([z.imag, w.real], -1) - 1,
+    "chosen": lambda z, w: jax.numpy.where(z.real > w.real, z, w) * 2,
+    "joined": lambda z, w: jax.numpy.concatenate([z, w[..., 1:]], -1) * 3j,
+    "sum": lambda z, w: (z.imag * w.real).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (9, 16), (33, 65), (5, 1031)], ids=str)
+def test_complex_numbers(name, shape):
+    """Their parts are read and written where they are, in turn."""
+    z, w = complex_of(shape, 1), complex_of(shape, 2)
+    expected = without_kernel(COMPLEX[name], z, w)
+    for instruction_set in each_instruction_set():
+        results = with_kernel(COMPLEX[name], z, w)
+        for got, want in zip(*map(jax.tree.leaves, (results, expected)), strict=True):
+            assert_same_bits(parts_of(got), parts_of(want), instruction_set)
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_parts_of_complex_numbers_are_no_arrays(name):
+    z = complex_of((33, 65), 1)
+    lowered = repjax.reproducible(COMPLEX[name]).lower(z, z).as_text()
+    assert lowered.count(KERNEL) == 1
+    assert not re.search(r"\.(real|imag|complex) ", lowered)
+
+
+def test_transforms_are_not_copied():
+    """What is joined from both parts of complex numbers is these."""
+    z = complex_of((4, 64), 1)
+    lowered = repjax.reproducible(jax.numpy.fft.fft).lower(z).as_text()
+    assert lowered.count("custom_call") == lowered.count("@repjax_fourier") == 1
+
+
+def test_swapped_parts_are_caught(monkeypatch):
+    z, w = complex_of((33, 65), 1), complex_of((33, 65), 2)
+    expected = without_kernel(COMPLEX["product"], z, w)
+    monkeypatch.setattr(views, "_PARTS", {"real": 1, "imag": 0})
+    with pytest.raises(AssertionError):
+        assert_same_bits(parts_of(with_kernel(COMPLEX["product"], z, w)), parts_of(expected))
 
 
 def test_empty_arrays_and_many_axes():

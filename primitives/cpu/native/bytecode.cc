@@ -163,6 +163,15 @@ Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t 
   return {to, false};
 }
 
+// Elements of an output's register to memory, from `begin` on; `before` is that of the output before.
+void store(const Output& output, const Elementwise& set, const int32_t* before, const int32_t* from,
+           int64_t count, int64_t begin) {
+  if (output.storage == kReal) return;  // with the imaginary parts
+  const int64_t first = begin - output.origin;
+  if (output.storage == kImaginary) return set.store_pairs(before, from, count, output.data, first);
+  set.store(output.storage, from, count, output.data, first);
+}
+
 // Brings the next block's elements into the cache while this block is computed, a few lines at a
 // time: the processor's own prefetching ends with a page, which is as long as a block, and it waits
 // where it has many lines to fetch.
@@ -292,10 +301,9 @@ void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin,
   set.run({code.instructions, code.constants, ends, code.instruction_count, code.constant_count,
            inputs, outputs}, lines);
   for (int64_t i = 0; i < outputs; ++i) {
-    const Output& output = code.outputs[i];
-    if (output.storage == kWord) continue;
-    set.store(output.storage, lines + (inputs + i) * lanes, count, output.data,
-              begin - output.origin);
+    if (code.outputs[i].storage == kWord) continue;
+    const int32_t* const line = lines + (inputs + i) * lanes;
+    store(code.outputs[i], set, line - lanes, line, count, begin);
   }
 }
 
@@ -528,8 +536,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const Output& output = code.outputs[i];
       const int64_t here = code.of_rows(count, output.width);
       if (output.storage == kWord && is_whole(here)) continue;
-      const int64_t first = code.of_rows(begin, output.width) - output.origin;
-      set.store(output.storage, to[inputs + i], here, output.data, first);
+      const int32_t* const before = i == 0 ? nullptr : to[inputs + i - 1];
+      store(output, set, before, to[inputs + i], here, code.of_rows(begin, output.width));
     }
   };
   ieee.begin();

@@ -408,6 +408,49 @@ static inline void copy_words(const int32_t* from, int64_t count, int32_t* to) {
   }
 }
 
+// Of the pairs that two vectors are, the first elements; and pairs of two vectors' elements, those of
+// the first half or of the second one.
+template <int... kAt>
+static inline Vector parted(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+  return shuffled<(2 * kAt)...>(a, b);
+}
+template <bool second, int... kAt>
+static inline Vector paired(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+  return shuffled<(kAt / 2 + kAt % 2 * kLanes + (second ? kLanes / 2 : 0))...>(a, b);
+}
+constexpr std::make_integer_sequence<int, kLanes> kEach;
+
+// The same as load_run; what is behind the last element is not read.
+static inline int64_t load_every_second(const int32_t* from, int64_t count, int32_t* to) {
+  int64_t i = 0;
+  for (; i + kLanes < count; i += kLanes) {
+    Vector a, b;
+    __builtin_memcpy(&a, from + 2 * i, sizeof a);
+    __builtin_memcpy(&b, from + 2 * i + kLanes, sizeof b);
+    a = parted(a, b, kEach);
+    __builtin_memcpy(to + i, &a, sizeof a);
+  }
+  return i;
+}
+
+static void store_pairs(const int32_t* real, const int32_t* imaginary, int64_t count, void* to,
+                        int64_t first) {
+  int32_t* const at = static_cast<int32_t*>(to) + 2 * first;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vector a, b;
+    __builtin_memcpy(&a, real + i, sizeof a);
+    __builtin_memcpy(&b, imaginary + i, sizeof b);
+    const Vector low = paired<false>(a, b, kEach), high = paired<true>(a, b, kEach);
+    __builtin_memcpy(at + 2 * i, &low, sizeof low);
+    __builtin_memcpy(at + 2 * i + kLanes, &high, sizeof high);
+  }
+  for (; i < count; ++i) {
+    at[2 * i] = real[i];
+    at[2 * i + 1] = imaginary[i];
+  }
+}
+
 template <class Element>
 static inline void load_run(const Element* from, int64_t step, int64_t count, int32_t* to) {
   if (step == 0) {
@@ -417,7 +460,9 @@ static inline void load_run(const Element* from, int64_t step, int64_t count, in
     if constexpr (sizeof(Element) == 4) return copy_words(from, count, to);
     for (int64_t i = 0; i < count; ++i) to[i] = word(from[i]);
   } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = word(from[i * step]);
+    int64_t i = 0;
+    if constexpr (sizeof(Element) == 4) i = step == 2 ? load_every_second(from, count, to) : 0;
+    for (; i < count; ++i) to[i] = word(from[i * step]);
   }
 }
 
@@ -443,6 +488,7 @@ static void load_elements(Storage storage, const void* from, int64_t first, int6
     case kWord: return load(static_cast<const int32_t*>(from));
     case kBoolean: return load(static_cast<const bool*>(from));
     case kHalf: return load(static_cast<const uint16_t*>(from));
+    default: return;  // of results only
   }
 }
 
@@ -457,6 +503,9 @@ static void store_elements(Storage storage, const int32_t* from, int64_t count, 
       return;
     case kHalf:
       for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(to)[first + i] = from[i];
+      return;
+    default:  // store_pairs
+      return;
   }
 }
 
@@ -529,5 +578,5 @@ static void run(const Short& code, int32_t* lines) {
 constexpr Elementwise kElementwise = {
     kLanes,         apply,
     apply_and_look, add_n,
-    load_elements,  store_elements,
+    load_elements,  store_elements, store_pairs,
     kClasses ? are_canonical : nullptr, run};

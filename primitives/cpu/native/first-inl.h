@@ -56,6 +56,14 @@ constexpr double kBinet[] = {  // degree 4, weighted error 2**-52.25
     0x1.55555555550b8p-4, -0x1.6c16c13d7b44ep-9, 0x1.a018f9b19f543p-11, -0x1.377a2fb7da676p-11,
     0x1.91c9d78970665p-11,
 };
+constexpr double kDigamma[] = {  // degree 4, weighted error 2**-52.70
+    0x1.555555554e498p-4, -0x1.1111104740c8fp-7, 0x1.040e6a7966de6p-8, -0x1.1020078518a1fp-8,
+    0x1.b76966f9a9427p-8,
+};
+constexpr double kCos[] = {  // degree 7, weighted error 2**-48.80
+    0x1.fffffffffffefp-1, -0x1.3bd3cc9be4183p+2, 0x1.03c1f0819ec7dp+2, -0x1.55d3c7d85648bp+0,
+    0x1.e1f500e6411bdp-3, -0x1.a6d0710d0c6d1p-6, 0x1.f9613affa25d0p-10, -0x1.a52e7b289bf40p-14,
+};
 constexpr double kSin[] = {  // degree 7, weighted error 2**-52.00
     0x1.fffffffffffffp-1, -0x1.a51a66253069bp+0, 0x1.9f9cb402affa9p-1, -0x1.86a8e46c17969p-3,
     0x1.ac6802f43b833p-6, -0x1.3380ab97b8194p-9, 0x1.370f87cb84469p-13, -0x1.c3375f910d5d4p-18,
@@ -265,6 +273,29 @@ INLINE Tried pow(Narrow x, Narrow y) {
   return rounded(where(is_zero, zero, z), ~(in_range | is_zero));
 }
 
+INLINE Wide precise_log(Wide u) {
+  const Wide log_2 = full<Wide>(0x1.62e42fefa39efp-1);
+  const Log2 log2 = precise_log2(u);
+  return fused(log2.hi, log_2, log2.lo * log_2);
+}
+
+// Rounds what is within 2**-43 (1 + |y|) of y, and made canonical; or 0, where it is known to be.
+INLINE Tried rounded_within(Wide y, Long in_range, Long is_zero) {
+  const Wide bound = fused(abs(y), full<Wide>(0x1p-43), full<Wide>(0x1p-43));
+  const Narrow least = narrow(y - bound), most = narrow(y + bound);
+  const Long differ = widened(as<NarrowBits>(least) != as<NarrowBits>(most));
+  const NarrowBits i = as<NarrowBits>(most);
+  const NarrowBits normal = (i & full<NarrowBits>(INT32_MAX)) > full<NarrowBits>(0x00800000);
+  return {as<Narrow>(i & normal & ~narrowed(is_zero)), !any((differ | ~in_range) & ~is_zero)};
+}
+
+// The sum of the squares is within 2**-52, its root within 2**-50.  An infinity may be with a NaN.
+INLINE Tried hypot(Narrow x, Narrow y) {
+  const Wide u = wide(x), v = wide(y), squares = fused(u, u, v * v);
+  const Wide h = near_root(squares);
+  return rounded(h, h != h);
+}
+
 // As in the body: S(z) - log(a), of z = y + 8 where y = |x| < 8, else y; for x < 0 its negative,
 // with another a.  S(z) = (z - 1/2) (log(z) - 1) + (log(2 pi) - 1) / 2 + p(1 / z**2) / z.
 //
@@ -273,11 +304,7 @@ INLINE Tried pow(Narrow x, Narrow y) {
 // is as large, 2**-46.  Elsewhere the result is at least S / 3, and within 2**-48 S.  The bound is
 // 2**-43 (1 + |result|).
 INLINE Tried lgamma(Narrow x) {
-  const Wide one = full<Wide>(1), log_2 = full<Wide>(0x1.62e42fefa39efp-1);
-  const auto log = [=](Wide u) {
-    const Log2 log2 = precise_log2(u);
-    return fused(log2.hi, log_2, log2.lo * log_2);
-  };
+  const Wide one = full<Wide>(1);
   const Wide u = wide(x), y = abs(u), eight = full<Wide>(8);
   const Long negative = u < full<Wide>(0), small = y < eight;
   const Wide v = y + full<Wide>(4), q = v * v;
@@ -288,17 +315,39 @@ INLINE Tried lgamma(Narrow x) {
   const Wide below = where(negative, sine, one);
   const Wide z = where(small, y + eight, y), both = one / (z * below), inverse = both * below;
   const Wide a = above * both * z, series = polynomial(inverse * inverse, kBinet) * inverse;
-  const Wide stirling = fused(z - full<Wide>(0.5), log(z) - one, full<Wide>(0x1.acfe390c97d69p-2));
-  const Wide result = (stirling - log(a)) + series;
+  const Wide stirling = fused(z - full<Wide>(0.5), precise_log(z) - one, full<Wide>(0x1.acfe390c97d69p-2));
+  const Wide result = (stirling - precise_log(a)) + series;
   const Wide signed_result = where(negative, -result, result);
-  const Wide bound = fused(abs(result), full<Wide>(0x1p-43), full<Wide>(0x1p-43));
-  const Narrow least = narrow(signed_result - bound), most = narrow(signed_result + bound);
   const Long zero = (u == one) | (u == full<Wide>(2));
   const Long in_range = (a > full<Wide>(0)) & (a < full<Wide>(__builtin_inf()));
-  const Long differ = widened(as<NarrowBits>(least) != as<NarrowBits>(most));
-  const NarrowBits i = as<NarrowBits>(most);
-  const NarrowBits normal = (i & full<NarrowBits>(INT32_MAX)) > full<NarrowBits>(0x00800000);
-  return {as<Narrow>(i & normal & ~narrowed(zero)), !any((differ | ~in_range) & ~zero)};
+  return rounded_within(signed_result, in_range, zero);
+}
+
+// As in the body: log(z) - 1 / (2 z) - p(1 / z**2) / z**2, z as of lgamma, without the sum of
+// 1 / (y + k), k < 8, where y < 8; for x < 0 also 1 / y + pi cot(pi y).
+//
+// Where y < 8 the sum is (2 y + 7) Q'(w) / Q(w), Q(w) = w (w + 6) (w + 10) (w + 12), w = y (y + 7).
+// The fractions are one, within 2**-48 of the largest: that is below 10, or as large as the result.
+// log(z) is within 2**-51 of itself.  The bound is 2**-43 (1 + |result|).
+INLINE Tried digamma(Narrow x) {
+  const auto number = [](double c) __attribute__((always_inline)) { return full<Wide>(c); };
+  const Wide u = wide(x), y = abs(u), zero = number(0), one = number(1), half = number(0.5);
+  const Long negative = u < zero, small = y < number(8);
+  const Wide w = y * (y + number(7)), first = (w + number(6)) * (w + number(10));
+  const Wide last = w + number(12), others = first * last;
+  const Wide slope = fused(first, last + w, w * last * (w + w + number(16)));
+  const Wide sum = (y + y + number(7)) * slope - where(negative, (y + number(7)) * others, zero);
+  const Wide above = where(small, sum, where(negative, -one, zero));
+  const Wide below = where(small, w * others, where(negative, y, one));
+  const Wide r = y - floor(y + half), t = r * r;
+  const Wide sine = where(negative, r * polynomial(t, kSin), one);
+  const Wide cosine = where(negative, polynomial(t, kCos), zero);
+  const Wide z = where(small, y + number(8), y), both = one / (z * below * sine);
+  const Wide inverse = both * below * sine, square = inverse * inverse;
+  const Wide fractions = fused(cosine, below, -(above * sine)) * (both * z);
+  const Wide smooth = precise_log(z) - fused(polynomial(square, kDigamma), square, half * inverse);
+  const Wide result = smooth + fractions;
+  return rounded_within(result, max(abs(result), y) < number(__builtin_inf()), {});
 }
 
 // erf(x) = x p(t), 63/16 |x| = i + t, |t| <= 1/2; from 3.93 on, it rounds to 1.

@@ -28,12 +28,15 @@ struct Blocks {
   int64_t begin, end;
 };
 
+// Whether an output is a result or, of its two parts, the first one.
+bool is_first(const Output& output) { return output.storage != kImaginary; }
+
 struct Groups {
   std::vector<Bytecode> groups;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
   std::vector<Blocks> parts;
-  int64_t operands, operations;
+  int64_t operands, results, operations;
 
   // Whether the words are those of groups with so many results.
   bool decode(const std::vector<int64_t>& words, size_t result_count) {
@@ -48,6 +51,7 @@ struct Groups {
       code = repjax::decode(next, inputs.data() + input, outputs.data() + output);
     }
     operands = count_operands(inputs.data(), inputs.size());
+    results = std::count_if(outputs.begin(), outputs.end(), is_first);
     const Input* input = inputs.data();
     const Output* output = outputs.data();
     for (Bytecode& code : groups) {  // where the vectors are in the end
@@ -57,7 +61,7 @@ struct Groups {
       output += code.output_count;
     }
     divide();
-    return outputs.size() <= result_count;
+    return results <= int64_t(result_count);
   }
 
   // Into parts for several threads.
@@ -91,11 +95,11 @@ ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_
       encoded, [=](const std::vector<int64_t>& words, Groups& groups) {
         return groups.decode(words, result_count);
       });
-  if (!call || call->operands > int64_t(operand_count) || call->outputs.size() > result_count) {
+  if (!call || call->operands > int64_t(operand_count) || call->results > int64_t(result_count)) {
     return ffi::Error::InvalidArgument("the bytecode is for other operands");
   }
   take_operands(call->inputs.data(), call->inputs.size(), operands);
-  for (Output& output : call->outputs) output.data = *results++;
+  for (Output& output : call->outputs) output.data = is_first(output) ? *results++ : results[-1];
   const Elementwise& set = instruction_set().elementwise;
   share(pool, call->parts.size(), call->operations, kThread,
         [of = call->parts.data(), &set](int64_t i) {

@@ -231,11 +231,13 @@ struct GridSums {
 // Elementary functions, each as long as many other operations.
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
-  of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma)
-#define REPJAX_ELEMENTARY_OF_TWO(of) of(pow)
+  of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma) of(digamma)
+#define REPJAX_ELEMENTARY_OF_TWO(of)                                                             \
+  of(pow) of(hypot)
 
 // Operations on elements of 32 bits; elementwise-inl.h says what they do.  Bytecode names them by
-// their numbers, and the certificates in docs/proofs name bytecode, so new operations come last.
+// their numbers, and the certificates in docs/proofs name bytecode of the first ones and of
+// elementary functions, so new ones come behind these.
 #define REPJAX_OPERATIONS(of)                                                                    \
   of(canonicalize) of(add) of(sub) of(mul) of(div) of(neg) of(sqrt) of(rsqrt)                    \
   of(one_minus_square) of(max) of(min) of(sign) of(eq) of(ne) of(lt) of(le)                      \
@@ -271,7 +273,9 @@ inline bool is_looked_at(Operation operation) {
 
 constexpr int kMostTerms = 8;  // of add_n
 
-enum Storage : int64_t { kWord, kBoolean, kHalf };  // 32 bits; one; 16
+// 32 bits; one; 16; and, of results, the real and the imaginary parts of complex64, which are outputs
+// one after the other.
+enum Storage : int64_t { kWord, kBoolean, kHalf, kReal, kImaginary };
 constexpr int64_t kStorages = 8;                    // room for them where they are encoded
 
 // Elements of a register, or where `same` one that all are, as often as a vector has elements.
@@ -325,6 +329,9 @@ struct Elementwise {
                Runs runs, int32_t* to);
   // Elements of a register, to memory from `first` on.
   void (*store)(Storage storage, const int32_t* from, int64_t count, void* to, int64_t first);
+  // Elements of two registers, in turn, to memory from the pair `first` on.
+  void (*store_pairs)(const int32_t* real, const int32_t* imaginary, int64_t count, void* to,
+                      int64_t first);
   // Whether canonicalize would leave these as they are; null where asking takes as long as that.
   bool (*are_canonical)(int64_t count, const int32_t* x);
   // Computes bytecode by registers of one vector each.

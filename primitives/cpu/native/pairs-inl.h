@@ -277,7 +277,7 @@ struct NotTried {};
   INLINE NotTried name(V) { return {}; }
 NOT_TRIED(exp2) NOT_TRIED(expm1) NOT_TRIED(log) NOT_TRIED(log1p) NOT_TRIED(log2) NOT_TRIED(log10)
 NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
-NOT_TRIED(lgamma)
+NOT_TRIED(lgamma) NOT_TRIED(digamma)
 #undef NOT_TRIED
 
 // to = first(from) where that settles the results of two vectors, else rest(count, from, to).  `count`

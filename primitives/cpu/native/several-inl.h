@@ -113,6 +113,9 @@ static inline Wide number(Long x) {
 static inline Wide root(Wide x) {
   return map([](float32::Wide a) { return float32::root(a); }, x);
 }
+static inline Wide near_root(Wide x) {
+  return map([](float32::Wide a) { return float32::near_root(a); }, x);
+}
 static inline Wide floor(Wide x) {
   return map([](float32::Wide a) { return float32::floor(a); }, x);
 }

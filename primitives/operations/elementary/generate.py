@@ -457,6 +457,9 @@ def _first():
         0.25,
         7,
     )
+    # Of digamma: p(1 / z**2) / z**2 follows log(z) - 1 / (2 z), z >= 8; cos(pi r) = p(r**2).
+    yield dataclasses.replace(next(_digamma()), name="DIGAMMA", degree=4, pairs=0)
+    yield Polynomial("COS", lambda t: mpmath.cospi(mpmath.sqrt(t)), lambda t: 1, 0, 0.25, 7)
     # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
     pieces = [
         minimax(

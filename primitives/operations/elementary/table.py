@@ -264,6 +264,7 @@ TABLE = (
         "digamma(0) = -inf, NaN at the negative integers and -inf",
         code_size=256,
         in_rows=False,
+        in_cpp=True,
     ),
     Row(
         "pow",
@@ -286,6 +287,7 @@ TABLE = (
         rule=None,
         code_size=None,
         on_scalars=False,
+        in_cpp=True,
     ),
 )
 
