@@ -31,8 +31,8 @@ place of binary64, 2**-58, at 0x1.b121a6p+76 (``tests/data/hard_inputs/digamma.t
 those within 64).
 
 Proven: 0 of all 2**32 inputs are misrounded by the compiled XLA CPU code with AVX-512 (FMA)
-and with SSE4.2 (no FMA), jax 0.10.2, and by the kernel (``docs/proofs/digamma-*.json``); on the hard inputs
-contraction of any multiply-adds changes nothing (sampled patterns, in the tests).
+and with SSE4.2 (no FMA), jax 0.10.2, and by the C++ kernel (``docs/proofs/digamma-*.json``); on
+the hard inputs contraction of any multiply-adds changes nothing (sampled patterns, in the tests).
 
 Reference: Bernardo, "Algorithm AS 103: Psi (digamma) function", Applied Statistics 25, 1976
 (shift and asymptotic series).
