@@ -31,7 +31,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters import partial_eval
 
 from repjax.primitives.core.jax_internals import weakref_lru_cache
-from repjax.primitives.core.programs import open_jaxpr, settled, struct
+from repjax.primitives.core.programs import open_jaxpr, renamed, settled, struct
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonical_number, is_inexact
 from repjax.primitives.fusion.entries import RAW_SCATTERS, raw_dot_general_p
@@ -199,19 +199,16 @@ class _Program:
         for stage in sorted({*self.plain, *self.segments}):
             self.equations += map(self._with_programs, self.plain[stage])
             self._add_segment(self.segments[stage], lambda v, s=stage: users[v] - {s})
-        return {"eqns": self.equations, "outvars": self._seen(self.jaxpr.outvars)}
+        return {"eqns": self.equations, "outvars": renamed(self.jaxpr.outvars, self.read)}
 
     def _plain_operands(self) -> list[Any]:
         return [v for equations in self.plain.values() for e in equations for v in e.invars]
-
-    def _seen(self, atoms) -> list[Any]:
-        return [v if isinstance(v, Literal) else self.read.get(v, v) for v in atoms]
 
     def _with_programs(self, equation):
         """The plain equation with programs in it fused, reading what segments have made."""
         names = _PROGRAMS.get(equation.primitive.name, ())
         params = {name: _each(fused, equation.params[name]) for name in names}
-        invars = self._seen(equation.invars)
+        invars = renamed(equation.invars, self.read)
         if invars == list(equation.invars) and not params:
             return equation
         return equation.replace(invars=invars, params={**equation.params, **params})
@@ -226,12 +223,12 @@ class _Program:
             group = _simplified([*sources, *equations], invars, outvars)
             jaxpr, consts = open_jaxpr(_in_kernels(group, invars, outvars))
             if not consts:
-                self.read.update(zip(jaxpr.invars, self._seen(invars), strict=True))
-                for equation in jaxpr.eqns:
-                    self.equations.append(equation.replace(invars=self._seen(equation.invars)))
-                self.read.update(zip(outvars, self._seen(jaxpr.outvars), strict=True))
+                self.read.update(zip(jaxpr.invars, renamed(invars, self.read), strict=True))
+                for e in jaxpr.eqns:
+                    self.equations.append(e.replace(invars=renamed(e.invars, self.read)))
+                self.read.update(zip(outvars, renamed(jaxpr.outvars, self.read), strict=True))
                 return
-        self.equations += (e.replace(invars=self._seen(e.invars)) for e in equations)
+        self.equations += (e.replace(invars=renamed(e.invars, self.read)) for e in equations)
 
 
 def _in_kernels(group: Group, invars, outvars):
@@ -256,14 +253,11 @@ def _simplified(equations: Sequence[Any], invars, outvars) -> Group:
     read: dict[Any, Any] = {}  # what to read in the place of a variable
     found = []
 
-    def seen(atoms):
-        return [v if isinstance(v, Literal) else read.get(v, v) for v in atoms]
-
     def is_known(atom):
         return _is_canonical(atom) if isinstance(atom, Literal) else atom in known
 
     for equation in map(unsealed, equations):
-        equation = equation.replace(invars=seen(equation.invars))
+        equation = equation.replace(invars=renamed(equation.invars, read))
         if not is_canonicalize(equation):
             found.append(equation)
             floats = (v for v in equation.invars if is_inexact(v.aval))
@@ -284,7 +278,7 @@ def _simplified(equations: Sequence[Any], invars, outvars) -> Group:
         if not isinstance(x, Literal):
             canonical[x] = result
     # A result may now be a literal, or another one under its name.
-    return _Segment(tuple(found), tuple(invars), tuple(seen(outvars)), None)
+    return _Segment(tuple(found), tuple(invars), tuple(renamed(outvars, read)), None)
 
 
 def _is_rounding(equation) -> bool:

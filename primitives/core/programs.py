@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.extend.core import Literal
 
 from repjax.primitives.core.jax_internals import eager_constant_folding
 
@@ -14,6 +15,11 @@ from repjax.primitives.core.jax_internals import eager_constant_folding
 def open_jaxpr(jaxpr):
     """(jaxpr, consts) of a closed jaxpr; from jax 0.12 on the two classes are one."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
+
+
+def renamed(atoms, names) -> list[Any]:
+    """The atoms, and in the place of a variable what ``names`` has for it."""
+    return [v if isinstance(v, Literal) else names.get(v, v) for v in atoms]
 
 
 def bind_equation(equation, operands, params) -> list[Any]:

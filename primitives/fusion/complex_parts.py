@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Literal, Var
 
+from repjax.primitives.core.programs import renamed
 from repjax.primitives.core.values import is_complex
-from repjax.primitives.fusion.views import variables
+from repjax.primitives.fusion.views import PARTS, variables
 
-_PARTS = ("real", "imag")
 #: What moves or chooses elements, as kernels of groups do.
 _MOVES = frozenset(
     (
@@ -35,26 +35,22 @@ class _Parts:
         self.taken: dict[Any, Any] = {}  # complex numbers, and which part, to this
         self.found: dict[Any, Any] = {}  # what takes a part to this
 
-    def now(self, atoms) -> list[Any]:
-        return [x if isinstance(x, Literal) else self.found.get(x, x) for x in atoms]
-
     def add(self, equation) -> None:
         if self.found:
-            equation = equation.replace(invars=self.now(equation.invars))
-        name = equation.primitive.name
-        result = equation.outvars[0] if equation.outvars else None
-        if name in _PARTS:
-            self.found[result] = self._part(equation.invars[0], equation)
+            equation = equation.replace(invars=renamed(equation.invars, self.found))
+        name, results = equation.primitive.name, equation.outvars
+        if name in PARTS:
+            self.found[results[0]] = self._part(equation.invars[0], equation)
             return
         if name == "complex":
-            self.joined[result] = equation.invars
-        elif name in _MOVES and is_complex(result.aval):
-            self.moved[result] = equation
+            self.joined[results[0]] = equation.invars
+        elif name in _MOVES and is_complex(results[0].aval):
+            self.moved[results[0]] = equation
         self.equations.append(equation)
 
     def _part(self, x, take) -> Any:
         """The part of ``x`` that the equation ``take`` takes of its operand."""
-        which = _PARTS.index(take.primitive.name)
+        which = PARTS[take.primitive.name]
         aval = x.aval.update(dtype=np.dtype(np.float32), weak_type=False)
         if isinstance(x, Literal):
             return Literal((np.real, np.imag)[which](x.val).astype(np.float32), aval)
@@ -75,12 +71,12 @@ class _Parts:
 
 def without_joins(jaxpr):
     """The program without complex numbers of which only parts are needed."""
-    if all(e.primitive.name not in _PARTS for e in jaxpr.eqns):
+    if all(e.primitive.name not in PARTS for e in jaxpr.eqns):
         return jaxpr
     parts = _Parts()
     for equation in jaxpr.eqns:
         parts.add(equation)
-    outvars = parts.now(jaxpr.outvars)
+    outvars = renamed(jaxpr.outvars, parts.found)
     needed, equations = set(variables(outvars)), []
     for equation in reversed(parts.equations):
         may_go = all(v in parts.joined or v in parts.moved for v in equation.outvars)
@@ -92,23 +88,21 @@ def without_joins(jaxpr):
 
 def without_copies(jaxpr):
     """The program without complex numbers that are joined from both parts of others: these."""
-    taken: dict[Any, tuple[str, Any]] = {}  # parts, which they are and of what
+    if all(e.primitive.name != "complex" for e in jaxpr.eqns):
+        return jaxpr
+    taken: dict[Any, tuple[int, Any]] = {}  # parts, which they are and of what
     same: dict[Any, Any] = {}
-
-    def now(atoms):
-        return [x if isinstance(x, Literal) else same.get(x, x) for x in atoms]
-
     equations = []
     for equation in jaxpr.eqns:
-        equation = equation.replace(invars=now(equation.invars)) if same else equation
+        equation = equation.replace(invars=renamed(equation.invars, same)) if same else equation
         name, invars = equation.primitive.name, equation.invars
-        if name in _PARTS and not isinstance(invars[0], Literal):
-            taken[equation.outvars[0]] = name, invars[0]
+        if name in PARTS and not isinstance(invars[0], Literal):
+            taken[equation.outvars[0]] = PARTS[name], invars[0]
         parts = [taken.get(v) for v in variables(invars)]
         if name == "complex" and len(parts) == 2 and None not in parts:
             (first, x), (second, y) = parts
-            if (first, second) == _PARTS and x is y:
+            if (first, second) == (0, 1) and x is y:
                 same[equation.outvars[0]] = x
                 continue
         equations.append(equation)
-    return jaxpr.replace(eqns=equations, outvars=now(jaxpr.outvars)) if same else jaxpr
+    return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars, same)) if same else jaxpr

@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 from repjax.primitives.core import canonical
 from repjax.primitives.core.define import kernel_for
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
-from repjax.primitives.core.programs import bind_equation, settled
+from repjax.primitives.core.programs import bind_equation, renamed, settled
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonicalize
 from repjax.primitives.fusion.entries import (
@@ -121,14 +121,11 @@ def with_exits(jaxpr, kernels: Kernels):
         elif x in by_loops and (x in leaving or result in returned):
             read[result] = read[x] = leaving.setdefault(x, result)
 
-    def renamed(atoms):
-        return [v if isinstance(v, Literal) else read.get(v, v) for v in atoms]
-
     equations = []
     for equation in jaxpr.eqns:
         if is_canonicalize(equation) and equation.outvars[0] in read:
             continue
-        equation = equation.replace(invars=renamed(equation.invars))
+        equation = equation.replace(invars=renamed(equation.invars, read))
         is_exit = is_canonicalize(equation) and returned.intersection(equation.outvars)
         if is_exit and not inputs.intersection(variables(equation.invars)):
             equation = equation.replace(primitive=leave_p, params={})
@@ -139,7 +136,7 @@ def with_exits(jaxpr, kernels: Kernels):
             if x in leaving:
                 leaves = {"primitive": leave_p, "params": {}, "invars": [x]}
                 equations.append(equation.replace(**leaves, outvars=[leaving[x]]))
-    return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars))
+    return jaxpr.replace(eqns=equations, outvars=renamed(jaxpr.outvars, read))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

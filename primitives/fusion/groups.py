@@ -48,7 +48,7 @@ from repjax.primitives.core.define import (
 )
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.partition import Axes, partitioned
-from repjax.primitives.core.programs import open_jaxpr, settled, struct_of
+from repjax.primitives.core.programs import open_jaxpr, renamed, settled, struct_of
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.tables import KERNELS, PREFIX
 from repjax.primitives.fusion.complex_parts import without_copies, without_joins
@@ -680,7 +680,7 @@ def _entering(group: Group) -> Group:
     read: dict[Any, Any] = {}
     equations = []
     for equation in group.eqns:
-        invars = [read.get(x, x) if not isinstance(x, Literal) else x for x in equation.invars]
+        invars = renamed(equation.invars, read)
         equation = equation.replace(invars=invars)
         (result,) = equation.outvars
         is_entry = is_canonicalize(equation) and result.aval.dtype == np.float32

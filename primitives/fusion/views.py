@@ -186,7 +186,7 @@ def _count_runs(view: View | Joined, shape) -> int:
 
 def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
     atoms, results = equation.invars, equation.outvars
-    if equation.primitive.name in _PARTS:
+    if equation.primitive.name in PARTS:
         return _part(equation)
     avals = [x.aval for x in (*atoms, *results)]
     if not atoms or any(getattr(aval, "dtype", None) not in DTYPES for aval in avals):
@@ -221,7 +221,7 @@ def _views_of(equation, views, entries) -> dict[Any, View | Joined]:
 
 
 #: What takes a part of complex numbers, and where in them it is.
-_PARTS = {"real": 0, "imag": 1}
+PARTS = {"real": 0, "imag": 1}
 
 
 def _part(equation) -> dict[Any, View]:
@@ -230,7 +230,7 @@ def _part(equation) -> dict[Any, View]:
     if isinstance(x, Literal) or x.aval.dtype != np.complex64 or x.aval.size == 0:
         return {}
     steps = tuple(2 * step for step in row_major(x.aval.shape))
-    return {result: View(x, steps, first=_PARTS[equation.primitive.name], is_moved=True)}
+    return {result: View(x, steps, first=PARTS[equation.primitive.name], is_moved=True)}
 
 
 def _seen(atom, views) -> View | Joined:

@@ -207,7 +207,11 @@ def _lgamma(x):
 
 
 OF_GAMMA = {
-    "lgamma": (tried_lgamma, _lgamma, [1, 2, -2.4570247, -2.7476826, -3.1435807, -10.0000003]),
+    "lgamma": (
+        tried_lgamma,
+        _lgamma,
+        [1, 2, -2.4570247, -2.7476826, -3.1435807, -3.9552942, -10.0000003],
+    ),
     "digamma": (
         tried_digamma,
         mpmath.digamma,
@@ -235,16 +239,18 @@ def test_hard_inputs_of_gamma_are_in_doubt_and_the_try_alone_is_wrong_there(name
 def test_errors_of_gamma_are_within_the_bound(name):
     tried, function, zeros = OF_GAMMA[name]
     rng = np.random.default_rng(3)
-    around = 1 + rng.choice([-1, 1], 300) * 2.0 ** rng.uniform(-22, -4, 300)
-    near_zeros = np.repeat(zeros, 50) * around
-    near_poles = np.repeat(np.arange(-10.0, 0), 30) * around
+
+    def near(points, count):
+        x = np.repeat(np.asarray(points, np.float64), count)
+        return x * (1 + rng.choice([-1, 1], x.size) * 2.0 ** rng.uniform(-22, -4, x.size))
+
     x = np.concatenate(
         [
             rng.uniform(-20, 20, 1000),
             np.exp(rng.uniform(-60, 60, 300)),
             -np.exp(rng.uniform(-60, 12, 300)),
-            near_zeros,
-            near_poles,
+            near(zeros, 50),
+            near(range(-10, 0), 30),
         ]
     )
     x = x.astype(np.float32).astype(np.float64)

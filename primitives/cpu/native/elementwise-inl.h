@@ -408,26 +408,16 @@ static inline void copy_words(const int32_t* from, int64_t count, int32_t* to) {
   }
 }
 
-// Of the pairs that two vectors are, the first elements; and pairs of two vectors' elements, those of
-// the first half or of the second one.
-template <int... kAt>
-static inline Vector parted(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  return shuffled<(2 * kAt)...>(a, b);
-}
-template <bool second, int... kAt>
-static inline Vector paired(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  return shuffled<(kAt / 2 + kAt % 2 * kLanes + (second ? kLanes / 2 : 0))...>(a, b);
-}
 constexpr std::make_integer_sequence<int, kLanes> kEach;
 
-// The same as load_run; what is behind the last element is not read.
+// As load_run, whole vectors only, how many elements; what is behind the last one is not read.
 static inline int64_t load_every_second(const int32_t* from, int64_t count, int32_t* to) {
   int64_t i = 0;
   for (; i + kLanes < count; i += kLanes) {
     Vector a, b;
     __builtin_memcpy(&a, from + 2 * i, sizeof a);
     __builtin_memcpy(&b, from + 2 * i + kLanes, sizeof b);
-    a = parted(a, b, kEach);
+    a = every_other<false>(a, b, kEach);
     __builtin_memcpy(to + i, &a, sizeof a);
   }
   return i;
@@ -441,7 +431,7 @@ static void store_pairs(const int32_t* real, const int32_t* imaginary, int64_t c
     Vector a, b;
     __builtin_memcpy(&a, real + i, sizeof a);
     __builtin_memcpy(&b, imaginary + i, sizeof b);
-    const Vector low = paired<false>(a, b, kEach), high = paired<true>(a, b, kEach);
+    const Vector low = in_turn<false>(a, b, kEach), high = in_turn<true>(a, b, kEach);
     __builtin_memcpy(at + 2 * i, &low, sizeof low);
     __builtin_memcpy(at + 2 * i + kLanes, &high, sizeof high);
   }
@@ -576,7 +566,6 @@ static void run(const Short& code, int32_t* lines) {
 }
 
 constexpr Elementwise kElementwise = {
-    kLanes,         apply,
-    apply_and_look, add_n,
-    load_elements,  store_elements, store_pairs,
-    kClasses ? are_canonical : nullptr, run};
+    kLanes,        apply,          apply_and_look, add_n,
+    load_elements, store_elements, store_pairs,    kClasses ? are_canonical : nullptr,
+    run};

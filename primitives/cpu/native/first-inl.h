@@ -273,6 +273,7 @@ INLINE Tried pow(Narrow x, Narrow y) {
   return rounded(where(is_zero, zero, z), ~(in_range | is_zero));
 }
 
+// log(u), within 2**-51 of itself.
 INLINE Wide precise_log(Wide u) {
   const Wide log_2 = full<Wide>(0x1.62e42fefa39efp-1);
   const Log2 log2 = precise_log2(u);
@@ -304,8 +305,7 @@ INLINE Tried hypot(Narrow x, Narrow y) {
 // is as large, 2**-46.  Elsewhere the result is at least S / 3, and within 2**-48 S.  The bound is
 // 2**-43 (1 + |result|).
 INLINE Tried lgamma(Narrow x) {
-  const Wide one = full<Wide>(1);
-  const Wide u = wide(x), y = abs(u), eight = full<Wide>(8);
+  const Wide u = wide(x), y = abs(u), one = full<Wide>(1), eight = full<Wide>(8);
   const Long negative = u < full<Wide>(0), small = y < eight;
   const Wide v = y + full<Wide>(4), q = v * v;
   const Wide cubic = (q - one) * (q - full<Wide>(4)) * (q - full<Wide>(9));
@@ -315,7 +315,8 @@ INLINE Tried lgamma(Narrow x) {
   const Wide below = where(negative, sine, one);
   const Wide z = where(small, y + eight, y), both = one / (z * below), inverse = both * below;
   const Wide a = above * both * z, series = polynomial(inverse * inverse, kBinet) * inverse;
-  const Wide stirling = fused(z - full<Wide>(0.5), precise_log(z) - one, full<Wide>(0x1.acfe390c97d69p-2));
+  const Wide rest = full<Wide>(0x1.acfe390c97d69p-2);  // (log(2 pi) - 1) / 2
+  const Wide stirling = fused(z - full<Wide>(0.5), precise_log(z) - one, rest);
   const Wide result = (stirling - precise_log(a)) + series;
   const Wide signed_result = where(negative, -result, result);
   const Long zero = (u == one) | (u == full<Wide>(2));

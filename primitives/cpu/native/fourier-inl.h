@@ -268,17 +268,6 @@ static void transpose_all(const float* from, int64_t row, int64_t rows, int64_t 
   }
 }
 
-// Every other element of a and b, and, the other way round, the elements of a and b in turn.
-template <bool second, int... kAt>
-static inline Vector every_other(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  return shuffled<(2 * kAt + second)...>(a, b);
-}
-
-template <bool second, int... kAt>
-static inline Vector in_turn(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
-  return shuffled<(kAt / 2 + (second ? kLanes / 2 : 0) + kAt % 2 * kLanes)...>(a, b);
-}
-
 // Raw numbers that lie together, complex ones if `to` has imaginary parts.
 static void read_numbers(const float* from, int64_t count, const Columns& to) {
   if (!to.imaginary) return copy<true>(from, count, to.real);

@@ -12,6 +12,17 @@ static inline Vector shuffled(Vector a, Vector b) {
 #endif
 }
 
+// Every other element of a and b, and, the other way round, the elements of a and b in turn.
+template <bool second, int... kAt>
+static inline Vector every_other(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+  return shuffled<(2 * kAt + second)...>(a, b);
+}
+
+template <bool second, int... kAt>
+static inline Vector in_turn(Vector a, Vector b, std::integer_sequence<int, kAt...>) {
+  return shuffled<(kAt / 2 + (second ? kLanes / 2 : 0) + kAt % 2 * kLanes)...>(a, b);
+}
+
 // The vectors are parts of kStep elements each: of the pairs of parts that are in the same place, the
 // first ones, or the second ones.
 template <int kStep, bool second, int... kAt>
