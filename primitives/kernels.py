@@ -41,10 +41,12 @@ from repjax.primitives.fusion.entries import (
     in_entries,
     raw_dot_general_p,
 )
+from repjax.primitives.fusion.few_terms import without_sums_of_few
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.inside import plan_inside
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.rows import fuse, rows_p
+from repjax.primitives.fusion.turns import with_turned_constants
 from repjax.primitives.gpu.takes import GPU
 from repjax.primitives.operations import arithmetic
 from repjax.primitives.operations.fourier import fourier_p
@@ -194,6 +196,9 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
         kernels = CPU if are_known and library.available() else None
     if kernels is None:
         return list(function(*operands))
-    closed = plan_inside(jax.make_jaxpr(function)(*map(struct_of, operands)), in_kernels)
+    closed = jax.make_jaxpr(function)(*map(struct_of, operands))
+    if kernels is CPU:
+        closed = with_turned_constants(without_sums_of_few(closed, kernels))
+    closed = plan_inside(closed, in_kernels)
     run = in_entries if kernels.reads_raw else jax.core.eval_jaxpr
     return fuse(functools.partial(run, *open_jaxpr(closed)), kernels, *operands)

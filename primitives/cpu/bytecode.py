@@ -15,14 +15,20 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax import lax
+from jax.extend.core import Literal
 
 from repjax.primitives.core.canonical import HALVES
+from repjax.primitives.core.programs import open_jaxpr, staged
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.cpu import library
 from repjax.primitives.fusion.row_moves import RowMove, Run
+from repjax.primitives.operations import special
 from repjax.primitives.operations.add_n import MOST_PARTS
 from repjax.primitives.operations.arithmetic import multiplication_chain
+from repjax.primitives.operations.elementary import pow_p
 from repjax.primitives.operations.elementary.table import names
 
 _FLOAT, _BOOL = np.dtype(np.float32), np.dtype(np.bool_)
@@ -95,6 +101,8 @@ def _convert(emit, equation, x):
         return emit("bitwise_not", emit("integer_eq", x, zero))
     if old == _BOOL:
         return emit("bitwise_and", x, emit.constant(_bits(1, new)))
+    if old in _FLOATING and new == np.int32:
+        return emit("to_integer", x)
     return emit("from_integer", x) if old == np.int32 and new == _FLOAT else x
 
 
@@ -131,12 +139,18 @@ def _same(emit, equation, x):
     return x
 
 
-def _division(name: str):
-    def divide(emit, equation, x, y):
-        is_unsigned = equation.outvars[0].aval.dtype == np.uint32
-        return emit(f"{'unsigned' if is_unsigned else 'integer'}_{name}", x, y)
+def _integer_div(emit, equation, x, y):
+    is_unsigned = equation.outvars[0].aval.dtype == np.uint32
+    return emit("unsigned_div" if is_unsigned else "integer_div", x, y)
 
-    return divide
+
+def _integer_rem(emit, equation, x, y):
+    return emit("integer_sub", x, emit("integer_mul", _integer_div(emit, equation, x, y), y))
+
+
+def _round(emit, equation, x):
+    to_even = equation.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+    return emit("round_even" if to_even else "round_away", x)
 
 
 def _integer_neg(emit, equation, x):
@@ -154,6 +168,35 @@ def _integer_sign(emit, equation, x):
 
 
 _Function = Callable[..., int]
+
+
+def _graph(body) -> _Function:
+    """A function of two float32 numbers that is a graph of other operations."""
+
+    @functools.cache
+    def traced():
+        with staged():
+            jaxpr = jax.make_jaxpr(body)(*[jax.ShapeDtypeStruct((), np.float32)] * 2)
+        return open_jaxpr(jaxpr)
+
+    def compute(emit, equation, *operands):
+        jaxpr, consts = traced()
+        values = dict(zip(jaxpr.invars, operands, strict=True))
+        for v, value in zip(jaxpr.constvars, consts, strict=True):
+            values[v] = emit.constant(_bits(value, v.aval.dtype))
+        for e in jaxpr.eqns:
+            taken = [
+                emit.constant(_bits(v.val, v.aval.dtype)) if isinstance(v, Literal) else values[v]
+                for v in e.invars
+            ]
+            values[e.outvars[0]] = emit.compute(e, *taken)
+        return values[jaxpr.outvars[0]]
+
+    return compute
+
+
+def _zeta(s, q):
+    return special.zeta(s, q, lambda terms, exponent: [pow_p.bind(x, exponent) for x in terms])
 
 
 def _rounding(function: _Function, ending: str = "flush") -> _Function:
@@ -175,15 +218,27 @@ _FLOATS: dict[str, _Function] = {
     PREFIX + "integer_pow": _rounding(_integer_pow, "guard"),
     PREFIX + "add_n": _rounding(_add_n),
     PREFIX + "convert_element_type": _rounding(_convert, "guard"),
-    "sign": _plain("sign"),
+    **{name: _plain(name) for name in ("floor", "sign")},
+    **{PREFIX + name: _plain(name) for name in ("floor", "ceil")},
+    PREFIX + "round": _round,
     "abs": _abs,
     "is_finite": _is_finite,
 }
 #: Functions that are as long as many others; the kernel has their bodies (``write_elementary.py``).
 ELEMENTARY, OF_TWO = (names(in_cpp=True, arity=arity) for arity in (1, 2))
+#: Functions that are not correctly rounded: Bessel functions of order 0 and 1.
+SPECIAL = ("bessel_i0e", "bessel_i1e")
+#: Functions that are graphs of others.
+GRAPHS = {
+    "zeta": _graph(_zeta),
+    "polygamma": _graph(lambda n, x: special.polygamma(n, x, _zeta)),
+}
 #: Functions of one number that are rounded once, also to formats of 16 bits.
 ROUNDED_ONCE = frozenset(("rsqrt", "one_minus_square", *ELEMENTARY))
-_FLOAT32: dict[str, _Function] = {PREFIX + name: _plain(name) for name in (*ROUNDED_ONCE, *OF_TWO)}
+_FLOAT32: dict[str, _Function] = {
+    **{PREFIX + name: _plain(name) for name in (*ROUNDED_ONCE, *OF_TWO, *SPECIAL)},
+    **{PREFIX + name: function for name, function in GRAPHS.items()},
+}
 #: Those whose float32 results, rounded once more to a format of 16 bits, are the same for each of
 #: its 65,536 numbers (tests/kernels/test_groups.py).
 ROUNDED_TWICE: dict[np.dtype, frozenset[str]] = {
@@ -199,7 +254,8 @@ _INTEGERS: dict[str, _Function] = {
     **{name: _plain(f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
     **{f"shift_{name}": _plain(f"shift_{name}") for name in ("left", "right_logical")},
     "shift_right_arithmetic": _plain("shift_right_arithmetic"),
-    **{name: _division(name) for name in ("div", "rem")},
+    "div": _integer_div,
+    "rem": _integer_rem,
     "neg": _integer_neg,
     "abs": _integer_abs,
     "sign": _integer_sign,
@@ -238,7 +294,7 @@ def function_of(equation) -> _Function | None:
     if name == "bitcast_convert_type":
         return _same if {_STORAGE[dtype] for dtype in (*old, new)} == {_WORD} else None
     if name == PREFIX + "convert_element_type":
-        is_converted = old[0] in _FLOATING and new in (*_FLOATING, _BOOL)
+        is_converted = old[0] in _FLOATING and new in (*_FLOATING, _BOOL, np.int32)
         from_exact = old[0] == _BOOL or (old[0] == np.int32 and new == _FLOAT)
         return _FLOATS[name] if is_converted or from_exact else None
     if name in _ANY:

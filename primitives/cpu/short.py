@@ -13,7 +13,7 @@ from typing import Any
 from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import is_inexact
-from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, function_of
+from repjax.primitives.cpu.bytecode import ELEMENTARY, GRAPHS, OF_TWO, SPECIAL, function_of
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.views import is_move
@@ -27,7 +27,7 @@ _ELEMENTS, _OPERATIONS = 256, 64
 #: Multiplications of a product, and terms of its chains, whose steps wait for each other.
 _PRODUCT, _CHAIN = 64, 16
 
-_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO))
+_LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO, *SPECIAL, *GRAPHS))
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _MOVES = frozenset(
     (

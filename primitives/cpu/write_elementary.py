@@ -3,9 +3,10 @@
     python -m repjax.primitives.cpu.write_elementary
 
 ``primitives/cpu/native/elementary-inl.h`` holds the bodies of the functions in
-``bytecode.ELEMENTARY``, operation by operation, for vectors of any width.  Where the only use of a
-product is in a sum, the two are one fused multiply-add if the processor has it: the bodies round
-correctly with any of them fused.
+``bytecode.ELEMENTARY`` and ``bytecode.SPECIAL``, operation by operation, for vectors of any width.
+Where the only use of a product is in a sum, the two are one fused multiply-add if the processor has
+it: the bodies of elementary functions round correctly with any of them fused.  Those of special
+functions do not, and nothing is fused there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from repjax.primitives.core.programs import open_jaxpr
-from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO
+from repjax.primitives.cpu.bytecode import ELEMENTARY, OF_TWO, SPECIAL
+from repjax.primitives.operations.special import bessel
 
 PATH = pathlib.Path(__file__).parent / "native" / "elementary-inl.h"
 #: The list of the functions, for what numbers and names operations.
@@ -44,9 +46,10 @@ _CALLS["sqrt"] = "root"
 
 
 class _Writer:
-    """The statements of one function."""
+    """The statements of one function; whether products may be fused with sums."""
 
-    def __init__(self):
+    def __init__(self, fuses: bool):
+        self.fuses = fuses
         self.lines: list[str] = []
         self.names: dict[Any, str] = {}
         self.masks: dict[Any, str] = {}  # of comparisons, their types
@@ -100,7 +103,12 @@ class _Writer:
             elif name == "broadcast_in_dim" and self._is_constant(equation.invars[0]):
                 (x,) = equation.invars
                 self.constants[result] = x.val if isinstance(x, Literal) else self.constants[x]
-            elif name == "mul" and uses[result] == 1 and users[result] in (["add"], ["sub"]):
+            elif (
+                self.fuses
+                and name == "mul"
+                and uses[result] == 1
+                and users[result] in (["add"], ["sub"])
+            ):
                 self.products[result] = tuple(map(self.read, equation.invars))
                 if result.aval.dtype != np.float64:
                     raise NotImplementedError(f"a sum of products of {result.aval.dtype}")
@@ -177,33 +185,41 @@ class _Writer:
 
     def _fused(self, name, x, y) -> str | None:
         sign = "" if name == "add" else "-"
-        if x in self.products:
+        if self._is_product(x):
             a, b = self.products[x]
             return f"fused({a}, {b}, {sign}{self._product(y)})"
-        if y in self.products:
+        if self._is_product(y):
             a, b = self.products[y]
             return f"fused({sign}{a}, {b}, {self.read(x)})"
         return None
 
+    def _is_product(self, atom) -> bool:
+        return not isinstance(atom, Literal) and atom in self.products
+
     def _product(self, atom) -> str:
         """An operand, which may be the second product of a sum."""
-        if not isinstance(atom, Literal) and atom in self.products:
+        if self._is_product(atom):
             a, b = self.products[atom]
             return f"({a} * {b})"
         return self.read(atom)
+
+
+def _body(name: str):
+    if name in SPECIAL:
+        return bessel(SPECIAL.index(name), jax.lax.mul)
+    return importlib.import_module(f"repjax.primitives.operations.elementary.{name}").body
 
 
 def source() -> str:
     """The text of ``primitives/cpu/native/elementary-inl.h``."""
     parts = [_HEADER]
     with jax.enable_x64(True):
-        for name in (*ELEMENTARY, *OF_TWO):
-            body = importlib.import_module(f"repjax.primitives.operations.elementary.{name}").body
+        for name in (*ELEMENTARY, *OF_TWO, *SPECIAL):
             operands = ("x", "y") if name in OF_TWO else ("x",)
             x = jax.ShapeDtypeStruct((1,), np.float32)
-            jaxpr, _ = open_jaxpr(jax.make_jaxpr(body)(*[x] * len(operands)))
+            jaxpr, _ = open_jaxpr(jax.make_jaxpr(_body(name))(*[x] * len(operands)))
             jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True])
-            writer = _Writer()
+            writer = _Writer(fuses=name not in SPECIAL)
             (result,) = writer.write(jaxpr, dict(zip(jaxpr.invars, operands, strict=True)))
             lines = "\n".join(f"  {line}" for line in [*writer.lines, f"return {result};"])
             taken = ", ".join(f"Narrow {x}" for x in operands)
@@ -214,11 +230,12 @@ def source() -> str:
 def with_lists() -> str:
     """The text of ``primitives/cpu/native/instruction_sets.h``, with the functions in its lists."""
     text = LIST.read_text()
-    for macro, names in (("REPJAX_ELEMENTARY", ELEMENTARY), ("REPJAX_ELEMENTARY_OF_TWO", OF_TWO)):
+    lists = {"ELEMENTARY": ELEMENTARY, "ELEMENTARY_OF_TWO": OF_TWO, "SPECIAL": SPECIAL}
+    for macro, names in lists.items():
         lines = textwrap.wrap(" ".join(f"of({name})" for name in names), 94)
-        lines = [f"#define {macro}(of)", *(f"  {line}" for line in lines)]
+        lines = [f"#define REPJAX_{macro}(of)", *(f"  {line}" for line in lines)]
         written = "".join(f"{line:<97}\\\n" for line in lines[:-1]) + f"{lines[-1]}\n"
-        pattern = rf"#define {macro}\(of\) +\\\n(?:.*\\\n)*.*\n"
+        pattern = rf"#define REPJAX_{macro}\(of\) +\\\n(?:.*\\\n)*.*\n"
         text = re.sub(pattern, lambda _, written=written: written, text)
     return text
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from jax import lax
@@ -117,36 +118,38 @@ LARGE_1 = constants("""
 """)
 
 
-def _horner(x, coefficients):
+def _horner(x, coefficients, product):
     """As ``polynomial.horner``, each operation rounded by itself."""
     y = lax.full_like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        y = canonical.product(y, x) + c
+        y = product(y, x) + c
     return y
 
 
-def _bessel(small, large, odd: bool):
-    """exp(-|x|) I(x) of order 0, or of the odd order 1.
+def bessel(order: int, product=canonical.product):
+    """The body of exp(-|x|) I(x) of order 0, or of the odd order 1.
 
-    With t = |x|: p(t - 4) up to 8, times t if it is odd; p(1 / t) / sqrt(t) beyond.
+    With t = |x|: p(t - 4) up to 8, times t if it is odd; p(1 / t) / sqrt(t) beyond.  No ``product``
+    is subnormal, and a compiler that fuses none with a sum may take ``lax.mul`` for it.
     """
+    small, large = (SMALL_1, LARGE_1) if order else (SMALL_0, LARGE_0)
 
     def body(x):
         t = lax.abs(canonical.to_float64(x))
         eight = lax.full_like(t, 8)
-        near = _horner(lax.min(t, eight) - 4, small)
-        if odd:
-            near = canonical.product(near, t)
+        near = _horner(lax.min(t, eight) - 4, small, product)
+        if order:
+            near = product(near, t)
         far = lax.max(t, eight)
-        far = _horner(1 / far, large) / canonical.guard(lax.sqrt(far))
-        y = lax.select(t <= 8, near, far)
-        return canonical.to_float32(canonical.guard(lax.select(x < 0, -y, y) if odd else y))
+        far = _horner(1 / far, large, product) / canonical.guard(lax.sqrt(far))
+        y = lax.select(t == t, lax.select(t <= 8, near, far), t)
+        return canonical.to_float32(canonical.guard(lax.select(x < 0, -y, y) if order else y))
 
     return body
 
 
-bessel_i0e_p = define("bessel_i0e", _bessel(SMALL_0, LARGE_0, False), lax.bessel_i0e)
-bessel_i1e_p = define("bessel_i1e", _bessel(SMALL_1, LARGE_1, True), lax.bessel_i1e)
+bessel_i0e_p = define("bessel_i0e", bessel(0), lax.bessel_i0e)
+bessel_i1e_p = define("bessel_i1e", bessel(1), lax.bessel_i1e)
 
 # --- zeta and polygamma -----------------------------------------------------------------
 
@@ -174,7 +177,14 @@ def _is_integer(x):
     return lax.floor(x) == x
 
 
-def _zeta(s, q):
+def _powers(terms, exponent) -> list[Any]:
+    """The terms to this power, which XLA compiles once for all."""
+    stacked = lax.concatenate([lax.expand_dims(x, (0,)) for x in terms], 0)
+    powers = pow_p.bind(stacked, lax.broadcast(exponent, [len(terms)]))
+    return [powers[i] for i in range(len(terms))]
+
+
+def zeta(s, q, powers=_powers):
     """The sum of (q + k)**-s over k = 0, 1, ...
 
     Ten terms are added, k ascending; with w = q + 9 the others are
@@ -187,14 +197,12 @@ def _zeta(s, q):
     """
     s, q = canonical.broadcast(s, q)
     one = lax.full_like(s, 1)
-    k = lax.broadcasted_iota(np.float32, (_TERMS, *q.shape), 0)
-    terms = add(lax.broadcast(q, [_TERMS]), k)
+    terms = [add(q, lax.full_like(q, k)) for k in range(_TERMS)]
     w = terms[-1]
-    terms = pow_p.bind(terms, lax.broadcast(neg(s), [_TERMS]))
-    total = terms[0]
-    for i in range(1, _TERMS):
-        total = add(total, terms[i])
-    last = terms[-1]
+    total, *others = powers(terms, neg(s))
+    for term in others:
+        total = add(total, term)
+    last = others[-1]
     total = add(total, div(pow_p.bind(w, sub(one, s)), sub(s, one)))
     total = sub(total, mul(last, lax.full_like(last, 0.5)))
 
@@ -214,22 +222,22 @@ def _zeta(s, q):
     return lax.select((s >= 1) & (q == q), total, nan)
 
 
-zeta_p = define("zeta", _zeta, lax.zeta)
+zeta_p = define("zeta", zeta, lax.zeta)
 
 
-def _polygamma(n, x):
+def polygamma(n, x, zeta=zeta_p.bind):
     """digamma for n = 0; else (-1)**(n + 1) exp(lgamma(n + 1)) zeta(n + 1, x)."""
     n, x = canonical.broadcast(n, x)
     one = lax.full_like(n, 1)
     order = add(n, one)
-    value = mul(exp_p.bind(lgamma_p.bind(order)), zeta_p.bind(order, x))
+    value = mul(exp_p.bind(lgamma_p.bind(order)), zeta(order, x))
     even = _is_integer(mul(n, lax.full_like(n, 0.5)))
     value = lax.select(even, neg(value), value)
     value = lax.select(n == 0, digamma_p.bind(x), value)
     return lax.select((n >= 0) & _is_integer(n), value, lax.full_like(value, np.nan))
 
 
-polygamma_p = define("polygamma", _polygamma, lax.polygamma)
+polygamma_p = define("polygamma", polygamma, lax.polygamma)
 
 for _primitive in (bessel_i0e_p, bessel_i1e_p, zeta_p, polygamma_p):
     _name = _primitive.name.removeprefix("repjax_")

@@ -20,8 +20,18 @@ ELEMENTARY = {
 }
 
 
+#: Functions that are not correctly rounded.
+SPECIAL = {
+    **{name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in bytecode.SPECIAL},
+    **{name: PRIMITIVES[name].bind for name in bytecode.GRAPHS},
+    "zeta of 3": lambda x, y: PRIMITIVES["zeta"].bind(np.full(x.shape, 3, x.dtype), y),
+    "polygamma of 2": lambda x, y: PRIMITIVES["polygamma"].bind(np.full(x.shape, 2, x.dtype), y),
+}
+
+
 FLOAT_OPERATIONS = {
     **ELEMENTARY,
+    **SPECIAL,
     "add": lax.add,
     "sub": lax.sub,
     "sum of three": lambda x, y: PRIMITIVES["add_n"].bind(x, y, lax.abs(x)),
@@ -39,6 +49,11 @@ FLOAT_OPERATIONS = {
     "clamp by numbers": lambda x, y: lax.clamp(x.dtype.type(-0.5), x, x.dtype.type(0.5)),
     "abs": lambda x, y: lax.abs(x),
     "sign": lambda x, y: lax.sign(x),
+    "floor": lambda x, y: lax.floor(x),
+    "ceil": lambda x, y: lax.ceil(x),
+    "round to even": lambda x, y: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "round": lambda x, y: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "to integer": lambda x, y: x.astype(np.int32),
     **{f"x**{n}": lambda x, y, n=n: lax.integer_pow(x, n) for n in (-3, -1, 0, 1, 2, 5)},
     **{f.__name__: f for f in (lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge)},
     "select": lambda x, y: lax.select(lax.lt(x, y), x, y),
@@ -55,7 +70,7 @@ HALF_OPERATIONS = {
     **{
         name: operation
         for name, operation in FLOAT_OPERATIONS.items()
-        if name not in ("rsqrt", "one minus square", "bits", *ELEMENTARY)
+        if name not in ("rsqrt", "one minus square", "bits", *ELEMENTARY, *SPECIAL)
     },
     "to float32": lambda x, y: x.astype(np.float32) * y.astype(np.float32),
     "from float32": lambda x, y: (x.astype(np.float32) * y.astype(np.float32)).astype(x.dtype),
@@ -84,6 +99,10 @@ INTEGER_OPERATIONS = {
     "div by few": lambda x, y: lax.div(x, y % 5),
     "rem by few": lambda x, y: lax.rem(x, lax.rem(y, x.dtype.type(5))),
     "floor": lambda x, y: (x // 7) * (x % 7),
+    **{
+        f"div and rem by {n}": lambda x, y, n=n: lax.div(x, x.dtype.type(n)) ^ (x % x.dtype.type(n))
+        for n in (1, 2, 3, 10, 641, 2**16 + 1, 2**31 - 1)
+    },
     **{f.__name__: f for f in (lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge)},
     "shift left": lambda x, y: lax.shift_left(x, y & 63),
     "shift right": lambda x, y: lax.shift_right_logical(x, y & 63),

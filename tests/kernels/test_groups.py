@@ -179,7 +179,7 @@ def test_functions_of_nans():
 
 def test_each_operation_is_one_of_the_kernels():
     """And on its own, so that none is left to XLA unseen."""
-    x, y = floats(40, 1), floats(40, 2)
+    x, y = floats(100, 1), floats(100, 2)
     for name, operation in FLOAT_OPERATIONS.items():
         actual = with_kernel(operation, x, y, calls=1)
         assert_same_bits(actual, without_kernel(operation, x, y), name)

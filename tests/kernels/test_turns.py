@@ -12,6 +12,7 @@ import repjax
 from helpers.bits import assert_same_bits
 from helpers.products import DATA
 from repjax.primitives.cpu import library
+from repjax.primitives.fusion import turns
 
 pytestmark = pytest.mark.skipif(
     not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
@@ -59,3 +60,90 @@ def test_same_bits(function, lhs, rhs, is_left):
             patch.setattr(library, "available", lambda: False)
             expected = repjax.reproducible(lambda x, w: function(x, w))(x, w)
         jax.tree.map(assert_same_bits, lowered.compile()(x, w), expected)
+
+
+# --- constants of loops ---------------------------------------------------------------------
+
+
+def powers(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: a @ x, x)
+
+
+def powers_of_rows(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: jnp.einsum("ij,kj->ik", x, a), x)
+
+
+def until_small(a, x):
+    return lax.while_loop(lambda x: jnp.abs(x).max() > 1e-3, lambda x: a @ x, x)
+
+
+def two_matrices(a, x):
+    def step(x, y):
+        x = jnp.tanh(a @ x + y @ a)
+        return x, a[0] @ x
+
+    return lax.scan(step, x, jnp.stack([x] * 9))
+
+
+def nested(a, x):
+    return lax.fori_loop(0, 10, lambda _, x: powers(a, x) / 7, x)
+
+
+def few_iterations(a, x):
+    return lax.fori_loop(0, 7, lambda _, x: a @ x, x)
+
+
+def carried(a, x):
+    return lax.fori_loop(0, 20, lambda _, s: (-s[0], s[0] @ s[1]), (a, x))[1]
+
+
+def symmetric(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: a @ x + x @ a, x)
+
+
+#: Programs of a matrix and a vector, and whether the matrix is transposed before a loop.
+LOOPS = [
+    (powers, (40,), True),
+    (powers_of_rows, (3, 40), True),
+    (until_small, (40,), True),
+    (nested, (40,), True),
+    (jax.vmap(powers, in_axes=(None, 0)), (2, 40), True),
+    (jax.grad(lambda a, x: powers(a, x).sum()), (40,), True),
+    (powers_of_rows, (5, 40), False),
+    (few_iterations, (40,), False),
+    (carried, (40,), False),
+    (two_matrices, (40,), False),
+    (symmetric, (40,), False),
+]
+
+
+@pytest.mark.parametrize(("function", "shape", "is_turned"), LOOPS)
+def test_matrices_are_transposed_before_loops(function, shape, is_turned, monkeypatch):
+    turned = []
+    monkeypatch.setattr(
+        turns, "_with_columns", lambda *a, of=turns._with_columns: (turned.append(a), of(*a))[1]
+    )
+    rng = np.random.default_rng(0)
+    for data in ("normal", "underflowing", "any_bits"):
+        a, x = DATA[data](rng, (40, 40)), DATA[data](rng, shape)
+        actual = repjax.reproducible(lambda a, x: function(a / 8, x))(a, x)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(library, "available", lambda: False)
+            expected = repjax.reproducible(lambda a, x: function(a / 8, x))(a, x)
+        assert_same_bits(actual, expected)
+    assert bool(turned) == is_turned
+
+
+def test_a_matrix_that_is_not_transposed_is_caught(monkeypatch):
+    rng = np.random.default_rng(0)
+    a, x = DATA["normal"](rng, (40, 40)), DATA["normal"](rng, (40,))
+    expected = repjax.reproducible(powers)(a, x)
+    monkeypatch.setattr(
+        turns,
+        "_with_columns",
+        lambda equation, turned: equation.replace(
+            invars=[turned.get(v, v) for v in equation.invars]
+        ),
+    )
+    with pytest.raises(AssertionError):
+        assert_same_bits(repjax.reproducible(lambda a, x: powers(a, x))(a, x), expected)

@@ -71,23 +71,78 @@ static inline Bits narrow(Bits i, Half format) {
   return where(exact > fill(0x7F800000), fill(nan), kept);
 }
 
+// What a function of float64 numbers gives for integers, as integers, half a vector at a time.
+template <class Function, class... I>
+static inline Bits in_float64(Function function, I... x) {
+  using Integer = std::common_type_t<std::decay_t<decltype(x[0])>...>;
+  typedef Integer Half __attribute__((vector_size(2 * kLanes)));
+  struct Halves {
+    Half of[2];
+  };
+  Halves result;
+  for (int i = 0; i < 2; ++i) {
+    result.of[i] = __builtin_convertvector(
+        function(__builtin_convertvector(as<Halves>(x).of[i], Wide)...), Half);
+  }
+  return as<Bits>(result);
+}
+
 // Quotients of 32-bit integers, towards zero: exact in float64, whose last bits are far below the
 // distance of a quotient to the next integer.  As XLA has them where there is none: x / 0 is -1, all
 // bits, and the least integer by -1 is itself.
 template <class I>
 static inline Bits quotient(I x, I y) {
-  typedef double Doubles __attribute__((vector_size(8 * kLanes)));
   constexpr bool is_signed = I{}[0] - 1 < 0;
   const Bits by_zero = (Bits)(y == I{}), by_minus_one = is_signed ? (Bits)(y == I{} - 1) : Bits{};
   const I divisor = (by_zero | by_minus_one) ? I{} + 1 : y;
-  const Doubles q = __builtin_convertvector(x, Doubles) / __builtin_convertvector(divisor, Doubles);
-  const Bits rounded = as<Bits>(__builtin_convertvector(q, I));
+  const Bits rounded = in_float64([](Wide a, Wide b) { return a / b; }, x, divisor);
   const Bits negative = as<Bits>(Unsigned{} - as<Unsigned>(x));
   return where(by_zero, fill(-1), where(by_minus_one, negative, rounded));
 }
+
+// The same of a number y beyond -1, 0 and 1, by 1 / y in float64.  What is rounded towards zero is
+// (|x| + 1/2) / |y|, which is 1 / (2 |x| + 1) of itself away from all integers, or more.
 template <class I>
-static inline Bits remainder(I x, I y) {
-  return as<Bits>(as<Unsigned>(x) - as<Unsigned>(quotient(x, y)) * as<Unsigned>(y));
+static inline Bits quotient(I x, double inverse) {
+  const auto by = [=](Wide a) {
+    const Wide half = Wide{} + 0.5;
+    return (a < 0.0 ? a - half : a + half) * inverse;
+  };
+  return in_float64(by, x);
+}
+
+// Numbers of 2**23 and more are integers.
+template <class Round>
+static inline Bits rounded(Vector x, Round round) {
+  const Bits is_fraction = magnitude(x) < fill(0x4B000000);
+  const Vector truncated = __builtin_convertvector(__builtin_convertvector(x, Bits), Vector);
+  return where(is_fraction, flush(round(x, truncated)), as<Bits>(x));
+}
+static inline Bits floor(Vector x) {
+  return rounded(x, [](Vector x, Vector t) { return t > x ? t - 1.0f : t; });
+}
+static inline Bits ceil(Vector x) {
+  return rounded(x, [](Vector x, Vector t) { return t < x ? t + 1.0f : t; });
+}
+static inline Bits round_even(Vector x) {
+  return rounded(x, [](Vector x, Vector) {
+    const Vector large = x < 0.0f ? Vector{} - 0x1p23f : Vector{} + 0x1p23f;
+    return (x + large) - large;
+  });
+}
+static inline Bits round_away(Vector x) {
+  return rounded(x, [](Vector x, Vector t) {
+    const Vector up = x - t >= 0.5f ? t + 1.0f : t;
+    return x - t <= -0.5f ? t - 1.0f : up;
+  });
+}
+
+// Towards zero; what is out of range saturates, and a NaN gives 0.
+static inline Bits to_integer(Vector x) {
+  const Bits below = (Bits)(x < Vector{} - 0x1p31f), above = (Bits)(x >= Vector{} + 0x1p31f);
+  const Bits inside = ~(below | above | is_nan(x));
+  const Bits i = __builtin_convertvector(as<Vector>(as<Bits>(x) & inside), Bits);
+  return where(above, fill(INT32_MAX), where(below, fill(INT32_MIN), i));
 }
 
 // Shifts by 32 and more leave nothing, or the sign.
@@ -223,9 +278,12 @@ static inline __attribute__((always_inline)) void each_of(Operation operation, E
     INTEGERS(shift_right_logical, in_range(j) & as<Bits>(as<Unsigned>(i) >> clipped(j)))
     INTEGERS(shift_right_arithmetic, i >> where(in_range(j), j, fill(31)))
     INTEGERS(integer_div, quotient(i, j))
-    INTEGERS(integer_rem, remainder(i, j))
     INTEGERS(unsigned_div, quotient(as<Unsigned>(i), as<Unsigned>(j)))
-    INTEGERS(unsigned_rem, remainder(as<Unsigned>(i), as<Unsigned>(j)))
+    FLOATS(floor, floor(x))
+    FLOATS(ceil, ceil(x))
+    FLOATS(round_even, round_even(x))
+    FLOATS(round_away, round_away(x))
+    FLOATS(to_integer, to_integer(x))
     default:
       return others();
   }
@@ -249,16 +307,21 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
         [](int64_t count, Operand a, int32_t* to) __attribute__((noinline)) {                  \
           several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));  \
         });
+#define SPECIAL(name)      \
+  case Operation::name: \
+    return several::each(count, a, to, IN_LOOP(several::name));
   switch (operation) {
     REPJAX_ELEMENTARY(ELEMENTARY)
     REPJAX_ELEMENTARY_OF_TWO(OF_TWO)
+    REPJAX_SPECIAL(SPECIAL)
     case Operation::rsqrt:
-      return several::each(count, a, to, IN_LOOP(several::rsqrt));
+      return several::each(count, a, to, IN_LOOP(several::first::rsqrt), IN_LOOP(several::rsqrt));
     default:  // not for one block of three operands
       return;
   }
 #undef ELEMENTARY
 #undef OF_TWO
+#undef SPECIAL
 #undef IN_LOOP
 }
 
@@ -269,6 +332,14 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
     return divide_by(a.at, count, *b.at, to);
   }
   const auto each = [=](auto function) { for_each(function, count, a, b, c, to); };
+  if (operation == Operation::integer_div && b.same && (*b.at > 1 || *b.at < -1)) {
+    return each([inverse = 1.0 / *b.at](Bits i, Bits, Bits) { return quotient(i, inverse); });
+  }
+  if (operation == Operation::unsigned_div && b.same && uint32_t(*b.at) > 1) {
+    return each([inverse = 1.0 / uint32_t(*b.at)](Bits i, Bits, Bits) {
+      return quotient(as<Unsigned>(i), inverse);
+    });
+  }
   each_of(operation, each, [=] { apply_function(operation, count, a, b, c, to); });
 }
 
@@ -391,21 +462,33 @@ static inline int32_t word(int32_t x) { return x; }
 static inline int32_t word(bool x) { return -int32_t(x); }
 static inline int32_t word(uint16_t x) { return x; }
 
-// As std::copy_n, of few elements without a call.
-static inline void copy_words(const int32_t* from, int64_t count, int32_t* to) {
-  const auto some = [=](auto vector, int64_t at) __attribute__((always_inline)) {
-    __builtin_memcpy(&vector, from + at, sizeof vector);
-    __builtin_memcpy(to + at, &vector, sizeof vector);
-  };
-  if (count >= kLanes) {  // the last vector may have elements once more
+// some(vector, at) for vectors of elements, the first of which is `at`: together `count` ones, of
+// which the last vector may have some once more.
+template <class Some>
+static inline __attribute__((always_inline)) void in_vectors(int64_t count, Some some) {
+  if (count >= kLanes) {
     for (int64_t i = 0; i + kLanes <= count; i += kLanes) some(Bits{}, i);
     some(Bits{}, count - kLanes);
   } else if (count >= kLanes / 2) {
-    some(Narrow{}, 0);
-    some(Narrow{}, count - kLanes / 2);
+    some(Integers<Narrow>{}, 0);
+    some(Integers<Narrow>{}, count - kLanes / 2);
   } else {
     for (int64_t i = 0; i < count; ++i) some(int32_t{}, i);
   }
+}
+
+// As std::copy_n and std::fill_n, of few elements without a call.
+static inline void copy_words(const int32_t* from, int64_t count, int32_t* to) {
+  in_vectors(count, [=](auto vector, int64_t at) __attribute__((always_inline)) {
+    __builtin_memcpy(&vector, from + at, sizeof vector);
+    __builtin_memcpy(to + at, &vector, sizeof vector);
+  });
+}
+static inline void fill_words(int32_t word, int64_t count, int32_t* to) {
+  in_vectors(count, [=](auto vector, int64_t at) __attribute__((always_inline)) {
+    vector += word;
+    __builtin_memcpy(to + at, &vector, sizeof vector);
+  });
 }
 
 constexpr std::make_integer_sequence<int, kLanes> kEach;
@@ -444,8 +527,7 @@ static void store_pairs(const int32_t* real, const int32_t* imaginary, int64_t c
 template <class Element>
 static inline void load_run(const Element* from, int64_t step, int64_t count, int32_t* to) {
   if (step == 0) {
-    const int32_t x = word(*from);
-    for (int64_t i = 0; i < count; ++i) to[i] = x;
+    fill_words(word(*from), count, to);
   } else if (step == 1) {
     if constexpr (sizeof(Element) == 4) return copy_words(from, count, to);
     for (int64_t i = 0; i < count; ++i) to[i] = word(from[i]);

@@ -297,6 +297,12 @@ INLINE Tried hypot(Narrow x, Narrow y) {
   return rounded(h, h != h);
 }
 
+// Of 0, of infinity and of what is negative it may be a NaN.
+INLINE Tried rsqrt(Narrow x) {
+  const Wide y = near_inverse_root(wide(x));
+  return rounded(y, y != y);
+}
+
 // As in the body: S(z) - log(a), of z = y + 8 where y = |x| < 8, else y; for x < 0 its negative,
 // with another a.  S(z) = (z - 1/2) (log(z) - 1) + (log(2 pi) - 1) / 2 + p(1 / z**2) / z.
 //

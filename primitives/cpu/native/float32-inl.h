@@ -27,6 +27,7 @@ static inline Vector load_fours(const float* from, const int64_t* row);
 static inline Vector root(Vector x);  // square roots
 static inline Wide root(Wide x);
 static inline Wide near_root(Wide x);  // within 2**-50; of infinity that or a NaN
+static inline Wide near_inverse_root(Wide x);  // the same; of 0 and infinity the limit or a NaN
 static inline Wide wide(Narrow x);
 static inline Wide floor(Wide x);
 static inline bool any(Wide bits);  // whether a bit is set

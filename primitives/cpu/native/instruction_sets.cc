@@ -95,12 +95,21 @@ static inline Vector load_fours(const float* from, const int64_t* row) {
 }
 static inline Vector root(Vector x) { return _mm512_maskz_sqrt_ps(0xFFFF, x); }
 static inline Wide root(Wide x) { return _mm512_maskz_sqrt_pd(0xFF, x); }
-static inline Wide near_root(Wide x) {  // takes less time than the processor's
-  const Wide inverse = _mm512_maskz_rsqrt14_pd(0xFF, x), y = x * inverse;
-  const Wide e = _mm512_fnmadd_pd(y, inverse, _mm512_set1_pd(1));
+// y / sqrt(1 - e) = y (1 + e / 2 + 3 / 8 e**2 + 5 / 16 e**3 + ...), with e = 1 - x inverse**2, takes
+// less time than the processor's root.
+static inline Wide near_root(Wide x, Wide inverse, Wide y) {
+  const Wide e = _mm512_fnmadd_pd(x * inverse, inverse, _mm512_set1_pd(1));
   const Wide third = _mm512_fmadd_pd(e, _mm512_set1_pd(0x1.4p-2), _mm512_set1_pd(0x1.8p-2));
   const Wide terms = e * Wide(_mm512_fmadd_pd(e, third, _mm512_set1_pd(0x1p-1)));
-  return x == 0 ? x : Wide(_mm512_fmadd_pd(y, terms, y));
+  return _mm512_fmadd_pd(y, terms, y);
+}
+static inline Wide near_root(Wide x) {
+  const Wide inverse = _mm512_maskz_rsqrt14_pd(0xFF, x);
+  return x == 0 ? x : near_root(x, inverse, x * inverse);
+}
+static inline Wide near_inverse_root(Wide x) {
+  const Wide inverse = _mm512_maskz_rsqrt14_pd(0xFF, x);
+  return near_root(x, inverse, inverse);
 }
 static inline Wide wide(Narrow x) { return _mm512_maskz_cvtps_pd(0xFF, x); }
 static inline Wide floor(Wide x) { return _mm512_maskz_roundscale_pd(0xFF, x, 9); }
@@ -186,6 +195,7 @@ static inline Vector load_fours(const float* from, const int64_t* row) {
 static inline Vector root(Vector x) { return _mm256_sqrt_ps(x); }
 static inline Wide root(Wide x) { return _mm256_sqrt_pd(x); }
 static inline Wide near_root(Wide x) { return root(x); }
+static inline Wide near_inverse_root(Wide x) { return 1.0 / root(x); }
 static inline Wide wide(Narrow x) { return _mm256_cvtps_pd(x); }
 static inline Wide floor(Wide x) { return _mm256_floor_pd(x); }
 static inline Wide fused(Wide a, Wide b, Wide c) { return _mm256_fmadd_pd(a, b, c); }
@@ -251,6 +261,7 @@ static inline Vector load_fours(const float* from, const int64_t* row) {
 static inline Vector root(Vector x) { return vsqrtq_f32(x); }
 static inline Wide root(Wide x) { return vsqrtq_f64(x); }
 static inline Wide near_root(Wide x) { return root(x); }
+static inline Wide near_inverse_root(Wide x) { return 1.0 / root(x); }
 static inline Wide wide(Narrow x) { return vcvt_f64_f32(x); }
 static inline Wide floor(Wide x) { return vrndmq_f64(x); }
 static inline Wide fused(Wide a, Wide b, Wide c) { return vfmaq_f64(c, a, b); }
@@ -303,6 +314,7 @@ static inline Wide root(Wide x) {
   return x;
 }
 static inline Wide near_root(Wide x) { return root(x); }
+static inline Wide near_inverse_root(Wide x) { return 1.0 / root(x); }
 static inline Wide wide(Narrow x) { return __builtin_convertvector(x, Wide); }
 static inline Wide floor(Wide x) {
   for (int i = 0; i < kLanes / 2; ++i) x[i] = std::floor(x[i]);

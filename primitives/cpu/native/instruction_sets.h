@@ -234,6 +234,9 @@ struct GridSums {
   of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma) of(digamma)
 #define REPJAX_ELEMENTARY_OF_TWO(of)                                                             \
   of(pow) of(hypot)
+// The same, not correctly rounded.
+#define REPJAX_SPECIAL(of)                                                                       \
+  of(bessel_i0e) of(bessel_i1e)
 
 // Operations on elements of 32 bits; elementwise-inl.h says what they do.  Bytecode names them by
 // their numbers, and the certificates in docs/proofs name bytecode of the first ones and of
@@ -252,16 +255,30 @@ struct GridSums {
   REPJAX_ELEMENTARY_OF_TWO(of)                                                                   \
   of(hold) of(add_n) of(add_n_odd)                                                               \
   of(width) of(runs) of(move)                                                                    \
-  of(integer_div) of(integer_rem) of(unsigned_div) of(unsigned_rem)
+  of(integer_div) of(unsigned_div)                                                               \
+  of(floor) of(ceil) of(round_even) of(round_away) of(to_integer)                                \
+  REPJAX_SPECIAL(of)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
 
 // How many additions take as long.
 inline int64_t cost(Operation operation) {
-  if (operation < Operation::exp || operation == Operation::hold) return 1;
-  if (operation < Operation::hold) return 32;
-  return operation < Operation::width || operation > Operation::move ? 8 : 1;
+#define REPJAX_CASE(name) case Operation::name:
+  switch (operation) {
+    REPJAX_ELEMENTARY(REPJAX_CASE)
+    REPJAX_ELEMENTARY_OF_TWO(REPJAX_CASE)
+    REPJAX_SPECIAL(REPJAX_CASE)
+      return 32;
+    case Operation::add_n:
+    case Operation::add_n_odd:
+    case Operation::integer_div:
+    case Operation::unsigned_div:
+      return 8;
+    default:
+      return 1;
+  }
+#undef REPJAX_CASE
 }
 
 // Of which Elementwise::apply_and_look knows more than `apply`.

@@ -116,6 +116,9 @@ static inline Wide root(Wide x) {
 static inline Wide near_root(Wide x) {
   return map([](float32::Wide a) { return float32::near_root(a); }, x);
 }
+static inline Wide near_inverse_root(Wide x) {
+  return map([](float32::Wide a) { return float32::near_inverse_root(a); }, x);
+}
 static inline Wide floor(Wide x) {
   return map([](float32::Wide a) { return float32::floor(a); }, x);
 }

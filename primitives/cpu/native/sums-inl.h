@@ -30,9 +30,11 @@ static inline Vector term(Vector x) {
 
 // The first elements, and after them what changes nothing.
 static inline Vector load_some(const float* p, int64_t count, float after = 0) {
-  Vector x = after - Vector{};
-  __builtin_memcpy(&x, p, sizeof(float) * count);
-  return x;
+  const Vector x = load_part(p, count);
+  if (after == 0) return x;
+  Bits places;
+  for (int i = 0; i < kLanes; ++i) places[i] = i;
+  return places < Bits{} + int32_t(count) ? x : after - Vector{};
 }
 
 // The pairwise reduction of at most eight: element i and i + 4, then i + 2, then i + 1.
