@@ -87,15 +87,15 @@ def with_turned_constants(closed):
             counts = params["cond_nconsts"], params["body_nconsts"]
             equation = _turned(equation, "body_jaxpr", *counts, equations)
         equations.append(equation)
-    if len(equations) == len(jaxpr.eqns):
-        return closed
     return ClosedJaxpr(jaxpr.replace(eqns=equations), consts)
 
 
 def _turned(loop, name: str, before: int, count: int, equations: list[Any]):
     """A loop with such matrices, of ``count`` constants behind ``before`` others, transposed;
     appends what transposes them to the equations."""
-    jaxpr, consts = open_jaxpr(loop.params[name])
+    closed = loop.params[name]
+    outer, consts = open_jaxpr(closed)
+    jaxpr = _in_place(outer, outer.invars[:count])
     users = collections.defaultdict(list)
     for equation in jaxpr.eqns:
         for v in variables(equation.invars):
@@ -113,15 +113,31 @@ def _turned(loop, name: str, before: int, count: int, equations: list[Any]):
             kept = users[v][0].replace(primitive=canonicalize_p, params={})
             equations.append(kept.replace(invars=[moved], outvars=[result]))
             invars[i] = result
-    if not turned:
+    if not turned and jaxpr is outer:
         return loop
     body = jaxpr.replace(
         invars=[turned.get(v, v) for v in jaxpr.invars],
-        eqns=[_with_columns(e, turned) for e in jaxpr.eqns],
+        eqns=[_with_turned_operands(e, turned) for e in jaxpr.eqns],
     )
-    if loop.params[name] is not jaxpr:
+    if closed is not outer:
         body = ClosedJaxpr(body, consts)
     return loop.replace(invars=invars, params={**loop.params, name: body})
+
+
+def _in_place(jaxpr, constants):
+    """The program with products that take constants as they are where they take them transposed."""
+    of = {
+        e.outvars[0]: e.invars[0]
+        for e in jaxpr.eqns
+        if e.primitive.name == "transpose"
+        and e.invars[0] in constants
+        and tuple(e.params["permutation"]) == (1, 0)
+    }
+    if not of:
+        return jaxpr
+    equations = [_with_turned_operands(e, of) if _is_product(e) else e for e in jaxpr.eqns]
+    taken = {v for e in equations for v in variables(e.invars)}.union(variables(jaxpr.outvars))
+    return jaxpr.replace(eqns=[e for e in equations if not of.keys() & {*e.outvars} - taken])
 
 
 def _has_chains_of_rows(equation, v) -> bool:
@@ -141,12 +157,15 @@ def _has_chains_of_rows(equation, v) -> bool:
     return tuple(contracting) == (1,) and len(other) == 1 and is_small
 
 
-def _with_columns(equation, turned):
-    """An equation that takes transposed matrices."""
+def _with_turned_operands(equation, turned):
+    """A product, or an equation that takes none of them, with operands in the place of transposed
+    ones."""
     at = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in turned]
     if not at:
         return equation
     contracting, batch = equation.params["dimension_numbers"]
-    contracting = tuple((0,) if i in at else axes for i, axes in enumerate(contracting))
+    contracting = tuple(
+        tuple(1 - axis for axis in axes) if i in at else axes for i, axes in enumerate(contracting)
+    )
     params = {**equation.params, "dimension_numbers": (contracting, batch)}
     return equation.replace(invars=renamed(equation.invars, turned), params=params)

@@ -24,8 +24,8 @@ ELEMENTARY = {
 SPECIAL = {
     **{name: lambda x, y, name=name: PRIMITIVES[name].bind(x) for name in bytecode.SPECIAL},
     **{name: PRIMITIVES[name].bind for name in bytecode.GRAPHS},
-    "zeta of 3": lambda x, y: PRIMITIVES["zeta"].bind(np.full(x.shape, 3, x.dtype), y),
-    "polygamma of 2": lambda x, y: PRIMITIVES["polygamma"].bind(np.full(x.shape, 2, x.dtype), y),
+    "zeta of 3": lambda x, y: lax.zeta(lax.full_like(y, 3), y),
+    "polygamma of 2": lambda x, y: lax.polygamma(lax.full_like(y, 2), y),
 }
 
 

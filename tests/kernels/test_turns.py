@@ -11,6 +11,7 @@ from jax import lax
 import repjax
 from helpers.bits import assert_same_bits
 from helpers.products import DATA
+from repjax.primitives import kernels
 from repjax.primitives.cpu import library
 from repjax.primitives.fusion import turns
 
@@ -73,6 +74,18 @@ def powers_of_rows(a, x):
     return lax.fori_loop(0, 20, lambda _, x: jnp.einsum("ij,kj->ik", x, a), x)
 
 
+def powers_of_transposed(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: x @ a.T, x)
+
+
+def powers_by_columns(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: a.T @ x, x)
+
+
+def with_the_transposed(a, x):
+    return lax.fori_loop(0, 20, lambda _, x: (x @ a.T) @ a + a.T[0], x)
+
+
 def until_small(a, x):
     return lax.while_loop(lambda x: jnp.abs(x).max() > 1e-3, lambda x: a @ x, x)
 
@@ -105,6 +118,9 @@ def symmetric(a, x):
 LOOPS = [
     (powers, (40,), True),
     (powers_of_rows, (3, 40), True),
+    (powers_of_transposed, (3, 40), True),
+    (powers_by_columns, (40,), False),
+    (with_the_transposed, (40,), False),
     (until_small, (40,), True),
     (nested, (40,), True),
     (jax.vmap(powers, in_axes=(None, 0)), (2, 40), True),
@@ -119,10 +135,14 @@ LOOPS = [
 
 @pytest.mark.parametrize(("function", "shape", "is_turned"), LOOPS)
 def test_matrices_are_transposed_before_loops(function, shape, is_turned, monkeypatch):
-    turned = []
-    monkeypatch.setattr(
-        turns, "_with_columns", lambda *a, of=turns._with_columns: (turned.append(a), of(*a))[1]
-    )
+    more = []
+
+    def recorded(closed, of=kernels.with_turned_constants):
+        result = of(closed)
+        more.append(len(result.eqns) - len(closed.eqns))
+        return result
+
+    monkeypatch.setattr(kernels, "with_turned_constants", recorded)
     rng = np.random.default_rng(0)
     for data in ("normal", "underflowing", "any_bits"):
         a, x = DATA[data](rng, (40, 40)), DATA[data](rng, shape)
@@ -131,7 +151,7 @@ def test_matrices_are_transposed_before_loops(function, shape, is_turned, monkey
             patch.setattr(library, "available", lambda: False)
             expected = repjax.reproducible(lambda a, x: function(a / 8, x))(a, x)
         assert_same_bits(actual, expected)
-    assert bool(turned) == is_turned
+    assert any(more) == is_turned
 
 
 def test_a_matrix_that_is_not_transposed_is_caught(monkeypatch):
@@ -140,7 +160,7 @@ def test_a_matrix_that_is_not_transposed_is_caught(monkeypatch):
     expected = repjax.reproducible(powers)(a, x)
     monkeypatch.setattr(
         turns,
-        "_with_columns",
+        "_with_turned_operands",
         lambda equation, turned: equation.replace(
             invars=[turned.get(v, v) for v in equation.invars]
         ),
