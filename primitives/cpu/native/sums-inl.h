@@ -140,6 +140,23 @@ static inline Vector join_few(const float* x, int64_t n) {
   return join_terms<join, of, kTerms>(terms);
 }
 
+// Calls run(of_row) with what joins a row of n elements, up to 8 * kLanes.
+template <Join join, Summed of, class Run>
+static inline __attribute__((always_inline)) auto with_join_of_few(int64_t n, Run run) {
+#define REPJAX_JOIN(terms) [=](const float* x) { return join_few<join, of, terms>(x, n); }
+  switch ((n + kLanes - 1) / kLanes) {
+    case 1: return run(REPJAX_JOIN(1));
+    case 2: return run(REPJAX_JOIN(2));
+    case 3: return run(REPJAX_JOIN(3));
+    case 4: return run(REPJAX_JOIN(4));
+    case 5: return run(REPJAX_JOIN(5));
+    case 6: return run(REPJAX_JOIN(6));
+    case 7: return run(REPJAX_JOIN(7));
+    default: return run(REPJAX_JOIN(8));
+  }
+#undef REPJAX_JOIN
+}
+
 template <Join join, Summed of>
 static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
   const int64_t power = power_of_two_from(n) / 8;
@@ -147,16 +164,7 @@ static inline Vector join_lanes(const float* x, int64_t n, float* scratch) {
     join_rows<join, of>(x, n, 1, 1, power, scratch);
     return join_lanes<join, Summed::kElements>(scratch, power, scratch);
   }
-  switch ((n + kLanes - 1) / kLanes) {
-    case 1: return join_few<join, of, 1>(x, n);
-    case 2: return join_few<join, of, 2>(x, n);
-    case 3: return join_few<join, of, 3>(x, n);
-    case 4: return join_few<join, of, 4>(x, n);
-    case 5: return join_few<join, of, 5>(x, n);
-    case 6: return join_few<join, of, 6>(x, n);
-    case 7: return join_few<join, of, 7>(x, n);
-    default: return join_few<join, of, 8>(x, n);
-  }
+  return with_join_of_few<join, of>(n, [=](auto join_row) { return join_row(x); });
 }
 
 // The pairwise reduction of each part of the vectors, one after the other.
@@ -172,6 +180,11 @@ static inline Vector fold(Vector* x) {
   return x[0];
 }
 
+template <Join join>
+static __attribute__((noinline)) Vector fold_rows(Vector* rows) {
+  return fold<join, kLanes>(rows);
+}
+
 constexpr int64_t kAhead = 1 << 12;  // elements of the next row that are fetched ahead, at most
 
 // out[i] = the pairwise reduction of x[i * n + j], j below n; scratch for n / 4 + 8 * kLanes
@@ -180,17 +193,21 @@ template <Join join, Summed of>
 static void pairwise_rows(const float* x, int64_t count, int64_t n, float* scratch, float* out) {
   // Raw rows come from memory, in an order that the processor does not foresee.
   const int64_t ahead = of == Summed::kElements ? 0 : n < kAhead ? n : kAhead;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t here = count - i < kLanes ? count - i : kLanes;
+  const auto all = [=](auto join_row) {
     Vector rows[kLanes] = {};
-    for (int64_t r = 0; r < here; ++r) {
-      const float* const row = x + (i + r) * n;
-      for (int64_t j = 0; i + r + 1 < count && j < ahead; j += 16) __builtin_prefetch(row + n + j);
-      rows[r] = join_lanes<join, of>(row, n, scratch);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int64_t here = count - i < kLanes ? count - i : kLanes;
+      for (int64_t r = 0; r < here; ++r) {
+        const float* const row = x + (i + r) * n;
+        for (int64_t j = 0; i + r + 1 < count && j < ahead; j += 16) __builtin_prefetch(row + n + j);
+        rows[r] = join_row(row);
+      }
+      const Vector results = fold_rows<join>(rows);
+      __builtin_memcpy(out + i, &results, sizeof(float) * here);
     }
-    const Vector results = fold<join, kLanes>(rows);
-    __builtin_memcpy(out + i, &results, sizeof(float) * here);
-  }
+  };
+  if (n <= 8 * kLanes) return with_join_of_few<join, of>(n, all);
+  all([=](const float* row) { return join_lanes<join, of>(row, n, scratch); });
 }
 
 // out[c] = the sequential sum of x[i * row + c], i below n, which is not 0, where the processor
