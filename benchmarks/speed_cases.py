@@ -192,6 +192,10 @@ def parts() -> list[Case]:
 # --- loops --------------------------------------------------------------------------------
 
 
+def _with_weights(x, w):
+    return lax.fori_loop(0, 50, lambda i, x: jnp.tanh(x @ w.T / 16), x)
+
+
 def loops() -> list[Case]:
     return [
         *(
@@ -202,6 +206,7 @@ def loops() -> list[Case]:
             case(f"scan, {m}x{n}", programs.scan, m, n, bar=1.0 if m == 1000 else 1.3)
             for m, n in ((16, 16), (256, 256), (4096, 32), (1000, 1000))
         ),
+        given("fori_loop of tanh(x @ w.T), 256x256", _with_weights, (1, 256), (256, 256), bar=1.3),
     ]
 
 
@@ -335,6 +340,24 @@ def _larger_spectra():
     yield "SVD [2000x100]", svd, (values((2000, 100)),)
 
 
+def short_rows() -> list[Case]:
+    """What reduces rows of few elements: of small models, of heads, of actions, of coordinates."""
+
+    def layer_norm(x):
+        return (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    def distances(x, y):
+        return jnp.sqrt(((x[:, None] - y) ** 2).sum(-1))
+
+    shapes = [(1 << 20) // n for n in (4, 16, 64)]
+    return [
+        *(given(f"softmax [{m}x{2**20 // m}]", jax.nn.softmax, (m, 2**20 // m)) for m in shapes),
+        *(given(f"layer norm [{m}x{2**20 // m}]", layer_norm, (m, 2**20 // m)) for m in shapes),
+        given("largest of 4 [262144x4]", lambda x: x.max(-1), (1 << 18, 4)),
+        given("distances of 1,000 points in space", distances, (1000, 3), (1000, 3)),
+    ]
+
+
 def linear_algebra() -> list[Case]:
     bars = {"QR": 1.5, "eigh": 4.0, "SVD": 4.0, "Cholesky": None, "LU": None, "solve": None}
     cases = all_found(cpu.factorization_cases, {f"{n} [256x256]": bar for n, bar in bars.items()})
@@ -410,7 +433,14 @@ def others() -> list[Case]:
     def substitute(a, b):
         return jax.scipy.linalg.solve_triangular(a + 30 * jnp.eye(512), b, lower=True)
 
-    square = (512, 512)
+    def conjugate_gradients(a, b):
+        positive = a @ a.T / 400 + jnp.eye(400)
+        return jax.scipy.sparse.linalg.cg(lambda x: positive @ x, b, maxiter=50)[0]
+
+    def betainc(a, b, x):
+        return jax.scipy.special.betainc(jnp.abs(a) + 1, jnp.abs(b) + 1, jax.nn.sigmoid(x))
+
+    square, many = (512, 512), (1 << 16,)
     return [
         given("top_k, 8 x 50,257, 50", lambda x: lax.top_k(x, 50), (8, 50_257)),
         given("GELU by erfc [512x512]", gelu, square),
@@ -427,6 +457,10 @@ def others() -> list[Case]:
         given("Cholesky of x @ x.T [512x512]", factor, square),
         given("triangular solve [512x512], one side", substitute, square, (512,)),
         given("odeint, van der Pol, 20 times", van_der_pol, (2,)),
+        given("conjugate gradients [400x400]", conjugate_gradients, (400, 400), (400,)),
+        given("polygamma(1) [65536]", lambda x: jax.scipy.special.polygamma(1, x * x + 1), many),
+        given("i0e [65536]", lax.bessel_i0e, many),
+        given("betainc, 10,000", betainc, *[(10_000,)] * 3),
     ]
 
 
@@ -653,6 +687,7 @@ def groups(full: bool = False) -> list[Group]:
         "explicit products": explicit_products(),
         "Fourier": fourier(),
         "random numbers": random(),
+        "short rows": short_rows(),
         "others": others(),
         "linear algebra": linear_algebra(),
     }

@@ -205,8 +205,9 @@ class _Writer:
 
 
 def _body(name: str):
-    if name in SPECIAL:
-        return bessel(SPECIAL.index(name), jax.lax.mul)
+    special = name.removeprefix("near_")
+    if special in SPECIAL:
+        return bessel(SPECIAL.index(special), jax.lax.mul, up_to_8=name != special)
     return importlib.import_module(f"repjax.primitives.operations.elementary.{name}").body
 
 
@@ -214,12 +215,12 @@ def source() -> str:
     """The text of ``primitives/cpu/native/elementary-inl.h``."""
     parts = [_HEADER]
     with jax.enable_x64(True):
-        for name in (*ELEMENTARY, *OF_TWO, *SPECIAL):
+        for name in (*ELEMENTARY, *OF_TWO, *SPECIAL, *(f"near_{name}" for name in SPECIAL)):
             operands = ("x", "y") if name in OF_TWO else ("x",)
             x = jax.ShapeDtypeStruct((1,), np.float32)
             jaxpr, _ = open_jaxpr(jax.make_jaxpr(_body(name))(*[x] * len(operands)))
             jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True])
-            writer = _Writer(fuses=name not in SPECIAL)
+            writer = _Writer(fuses=not name.endswith(SPECIAL))
             (result,) = writer.write(jaxpr, dict(zip(jaxpr.invars, operands, strict=True)))
             lines = "\n".join(f"  {line}" for line in [*writer.lines, f"return {result};"])
             taken = ", ".join(f"Narrow {x}" for x in operands)

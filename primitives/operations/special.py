@@ -126,23 +126,27 @@ def _horner(x, coefficients, product):
     return y
 
 
-def bessel(order: int, product=canonical.product):
-    """The body of exp(-|x|) I(x) of order 0, or of the odd order 1.
+def bessel(order: int, product=canonical.product, up_to_8: bool = False):
+    """The body of exp(-|x|) I(x) of order 0, or of the odd order 1; or that for |x| <= 8 only.
 
     With t = |x|: p(t - 4) up to 8, times t if it is odd; p(1 / t) / sqrt(t) beyond.  No ``product``
     is subnormal, and a compiler that fuses none with a sum may take ``lax.mul`` for it.
     """
     small, large = (SMALL_1, LARGE_1) if order else (SMALL_0, LARGE_0)
 
+    def of_small(t):
+        near = _horner(t - 4, small, product)
+        return product(near, t) if order else near
+
+    def of_any(t):
+        eight = lax.full_like(t, 8)
+        near, far = of_small(lax.min(t, eight)), lax.max(t, eight)
+        far = _horner(1 / far, large, product) / canonical.guard(lax.sqrt(far))
+        return lax.select(t == t, lax.select(t <= 8, near, far), t)
+
     def body(x):
         t = lax.abs(canonical.to_float64(x))
-        eight = lax.full_like(t, 8)
-        near = _horner(lax.min(t, eight) - 4, small, product)
-        if order:
-            near = product(near, t)
-        far = lax.max(t, eight)
-        far = _horner(1 / far, large, product) / canonical.guard(lax.sqrt(far))
-        y = lax.select(t == t, lax.select(t <= 8, near, far), t)
+        y = of_small(t) if up_to_8 else of_any(t)
         return canonical.to_float32(canonical.guard(lax.select(x < 0, -y, y) if order else y))
 
     return body

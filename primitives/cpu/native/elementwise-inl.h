@@ -309,7 +309,7 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
         });
 #define SPECIAL(name)      \
   case Operation::name: \
-    return several::each(count, a, to, IN_LOOP(several::name));
+    return several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));
   switch (operation) {
     REPJAX_ELEMENTARY(ELEMENTARY)
     REPJAX_ELEMENTARY_OF_TWO(OF_TWO)

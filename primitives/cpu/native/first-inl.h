@@ -297,6 +297,14 @@ INLINE Tried hypot(Narrow x, Narrow y) {
   return rounded(h, h != h);
 }
 
+// Up to 8 the first of their polynomials is all that they take.
+#define UP_TO_8(name)                                                                  \
+  INLINE Tried name(Narrow x) {                                                        \
+    return {near_##name(x), !any(~(abs(wide(x)) <= full<Wide>(8)))};                   \
+  }
+REPJAX_SPECIAL(UP_TO_8)
+#undef UP_TO_8
+
 // Of 0, of infinity and of what is negative it may be a NaN.
 INLINE Tried rsqrt(Narrow x) {
   const Wide y = near_inverse_root(wide(x));
