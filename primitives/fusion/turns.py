@@ -4,10 +4,10 @@ The gradient of a weight is one.  A transposed product of matrices is that of th
 chains have the same steps: ``fma(a, b, s)`` is ``fma(b, a, s)``.  So there is no pass over memory
 for the transposition.
 
-A product of a matrix and a vector has a chain for each row.  The kernel, which computes many chains
-side by side, takes columns as they lie in memory, and has to transpose squares of the matrix where
-its rows lie there.  In a loop that multiplies with one matrix all the time, as that of a conjugate
-gradient or of a recurrent network, it is transposed once, before the loop.
+A product of a matrix and a vector, or a few, has a chain for each row of the matrix.  The kernel,
+which computes many chains side by side, takes columns as they lie in memory, and has to transpose
+squares of the matrix where its rows lie there.  In a loop that multiplies with one matrix all the
+time, as that of conjugate gradients or of a recurrent network, it is transposed once, before it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def _in_turn(equation):
 
 # --- constants of loops -----------------------------------------------------------------
 
-#: Rows of the other operand of a product for which the kernel transposes squares; iterations of a
+#: Rows of the other operand of a product for which the kernel packs no columns; iterations of a
 #: scan that repay a transposition, and elements of a matrix that does not come from memory anew in
 #: each iteration, which takes longer than to transpose it.
-_ROWS, _ITERATIONS, _ELEMENTS = 4, 8, 1 << 18
+_ROWS, _ITERATIONS, _ELEMENTS = 32, 8, 1 << 18
 
 
 def with_turned_constants(closed):
@@ -141,7 +141,7 @@ def _in_place(jaxpr, constants):
 
 
 def _has_chains_of_rows(equation, v) -> bool:
-    """Whether it is a product of the matrix ``v``, whose rows are chains, and of few vectors."""
+    """Whether it is a product of the matrix ``v``, whose rows are chains, and of a few vectors."""
     if not _is_product(equation) or v.aval.ndim != 2:
         return False
     is_operand = [x is v for x in equation.invars]

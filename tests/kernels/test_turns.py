@@ -125,7 +125,7 @@ LOOPS = [
     (nested, (40,), True),
     (jax.vmap(powers, in_axes=(None, 0)), (2, 40), True),
     (jax.grad(lambda a, x: powers(a, x).sum()), (40,), True),
-    (powers_of_rows, (5, 40), False),
+    (powers_of_rows, (33, 40), False),
     (few_iterations, (40,), False),
     (carried, (40,), False),
     (two_matrices, (40,), False),
