@@ -597,7 +597,9 @@ def test_sequential_sums_of_raw_elements(shape):
 
     function = repjax.reproducible(sums, accumulation="sequential")
     lines = function.lower(x).as_text().splitlines()
-    assert sum("bytecode = dense<[" in line for line in lines if SUM_KERNEL in line) == 3
+    # Of one axis, the first two are the same, and computed once.
+    count = 2 if len(shape) == 1 else 3
+    assert sum("bytecode = dense<[" in line for line in lines if SUM_KERNEL in line) == count
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "available", lambda: False)
         expected = repjax.reproducible(lambda x: sums(x), accumulation="sequential")(x)
