@@ -82,11 +82,11 @@ def without_kernels(function, *arguments):
         return repjax.reproducible(lambda *a: function(*a))(*arguments)
 
 
-@pytest.mark.parametrize("terms", [2, 3, 5, 8, 9])
+@pytest.mark.parametrize("terms", [2, 3, 8])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_same_bits(function, terms):
     rng = np.random.default_rng(0)
-    for data in ("normal", "underflowing", "ties", "any_bits"):
+    for data in ("underflowing", "any_bits"):
         x, y = DATA[data](rng, (300, terms)), DATA[data](rng, (301, terms))
         actual = repjax.reproducible(lambda x, y: function(x, y))(x, y)
         assert_same_bits(actual, without_kernels(function, x, y), data)
