@@ -55,6 +55,7 @@ OF_INTERNALS = {
     ),
 }
 THOROUGH = {
+    "few_terms::test_same_bits",
     *("eigen", "fourier_kernel", "gpu_kernels", "halves", "integers", "linalg", "ptx", "shapes"),
     *("options", "processes", "published", "reference", "repdl", "rows_on_cpu", "special"),
     *("two_arguments", "types", "window", "workaround_study", "wrong_inputs"),
