@@ -87,6 +87,8 @@ def with_turned_constants(closed):
             counts = params["cond_nconsts"], params["body_nconsts"]
             equation = _turned(equation, "body_jaxpr", *counts, equations)
         equations.append(equation)
+    if all(a is b for a, b in zip(equations, jaxpr.eqns, strict=False)):
+        return closed
     return ClosedJaxpr(jaxpr.replace(eqns=equations), consts)
 
 
