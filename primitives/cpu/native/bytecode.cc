@@ -472,7 +472,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       if (operation == Operation::move) {
         const auto [from_row, to_row, unused] = runs.from;
         const auto [source, first, at_result] = x.from;
-        const Operand from = at[source];
+        const Operand from = read(source);
         const Runs rows = {elements / to_row, from.same ? 0 : from_row, to_row};
         set.load(kWord, from.at, from.same ? 0 : first, !from.same, runs.to, rows,
                  to[x.to] + at_result);
@@ -487,7 +487,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         continue;
       }
       if (operation == Operation::add_n || operation == Operation::add_n_odd) {
-        for (const int64_t from : x.from) terms[held++] = at[from];
+        for (const int64_t from : x.from) terms[held++] = read(from);
         set.add_n(operation == Operation::add_n_odd, terms, held, all, to[x.to]);
         result = {to[x.to], false};
         held = 0;
@@ -516,7 +516,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const bool by_number = operation == Operation::div && b.same;  // which `apply` does faster
       if (is_last && is_looked_at(operation) && !by_number &&
           set.apply_and_look(operation, all, a, b, c, there)) {
-        at[written] = result = {there, false};
+        result = {there, false};
+        at[written] = {there, false};
         done += cost(Operation(code.instructions[++i].operation));
         continue;
       }
