@@ -35,6 +35,8 @@ PRODUCTS = {
 SPEED = {"speed": "--minutes 5"}
 SPEED_AMD = {"speed-amd": "--minutes 5"}
 SPEED_BUSY = {"speed-busy": "--busy 2 --minutes 2 --only networks recurrent"}
+#: The runs of benchmarks/gpt2.py that take the time, one for each CPU.
+GPT2 = ("gpt2-speed", "gpt2-speed-amx")
 #: The runs of benchmarks/exact.py, by the kernel that they are of.
 EXACT = {"AVX-512": "exact", "AMX": "exact-amx"}
 ORDERS = ("sequential", "order_independent", "order_independent, HIGHEST")
@@ -167,12 +169,12 @@ def measured() -> str:
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
     programs |= {name: name for name in ("devices", "training", "scaling")}
     programs |= dict.fromkeys(EXACT.values(), "exact")
-    programs |= {"gpt2-speed": "gpt2", "gpt2-bits": "gpt2"}
+    programs |= dict.fromkeys((*GPT2, "gpt2-bits"), "gpt2")
     rows = []
     for name, program in programs.items():
         info = heading(name)
         kernel = info.get("products", "").removeprefix("compiled kernel, ")
-        part = name.removeprefix(f"{program}-") + " " if program == "gpt2" else ""
+        part = name.split("-")[1] + " " if program == "gpt2" else ""
         command = f"python benchmarks/{program}.py {part}--output benchmarks/results/{name}"
         if name == "scaling":
             command += " --picture docs/scaling.png"
@@ -299,10 +301,12 @@ def devices() -> str:
 
 def gpt2() -> str:
     titles = ["plain", "repjax", "ratio"]
-    return table(
-        ["GPT-2 small's shape", *titles],
-        ([name, *(row[t] for t in titles)] for name, row in cases("gpt2-speed").items()),
-    )
+    rows = [
+        [name, heading(file)["cpu"], *(row[t] for t in titles)]
+        for file in GPT2
+        for name, row in cases(file).items()
+    ]
+    return table(["GPT-2 small's shape", "CPU", *titles], rows)
 
 
 def gpt2_bits() -> str:
