@@ -306,10 +306,25 @@ _mark_traced()
 
 # --- what was compiled before ------------------------------------------------------------
 
-_stock_call = jax.stages.Compiled.__call__
+_stock_call, _stock_compile = jax.stages.Compiled.__call__, jax.stages.Lowered.compile
+#: Programs that are repjax's, or have been warned of.
 _known: weakref.WeakSet[jax.stages.Compiled] = weakref.WeakSet()
 #: A float array in HLO text, and the mark of a primitive of repjax.
 _FLOATS = re.compile(r"\b(f16|bf16|f32|f64)\[")
+
+
+@functools.wraps(_stock_compile)
+def _compile(lowered, *args, **kwargs):
+    """``Lowered.compile``; remembers programs with bodies of repjax, whose names XLA forgets."""
+    compiled = _stock_compile(lowered, *args, **kwargs)
+    module = lowered.compiler_ir("stablehlo")
+    names = [f.attributes["sym_name"].value for f in module.body if "sym_name" in f.attributes]
+    if any(name.startswith(PREFIX) for name in names):
+        _known.add(compiled)
+    return compiled
+
+
+jax.stages.Lowered.compile = _compile
 
 
 def _call(compiled, *args, **kwargs):

@@ -71,9 +71,8 @@ class _Program:
         if not _is_of_few(equation):
             self.equations.append(equation)
             return
-        self.sum = equation
         (x,), (result,) = equation.invars, equation.outvars
-        terms = [self._part(x, i) for i in range(x.aval.shape[-1])]
+        terms = [self._part(equation, x, i) for i in range(x.aval.shape[-1])]
         half = power_of_two_from(len(terms)) // 2
         of_two = _OF_TWO[equation.primitive]
         while half:
@@ -89,23 +88,23 @@ class _Program:
         self.equations.append(made.replace(outvars=[result]))
         return result
 
-    def _part(self, x, i: int):
-        """The elements at place ``i`` of the last axis."""
+    def _part(self, sum, x, i: int):
+        """The elements at place ``i`` of the last axis, which the equation of a sum needs."""
         if isinstance(x, Literal) or x.aval.shape == ():
             return x
         i = min(i, x.aval.shape[-1] - 1)  # one may stand for all
         if (x, i) not in self.parts:
             maker, aval = self.made_by.get(x), x.aval.update(shape=x.aval.shape[:-1])
             if maker is not None and self.users[x] == 1 and self.kernels.is_elementwise(maker):
-                operands = [self._part(v, i) for v in maker.invars]
+                operands = [self._part(sum, v, i) for v in maker.invars]
                 part = self._made(maker, operands, aval, maker.primitive, **maker.params)
             else:
-                part = self._sliced(x, i, aval)
+                part = self._sliced(sum, x, i, aval)
             self.parts[x, i] = part
         return self.parts[x, i]
 
-    def _sliced(self, x, i: int, aval) -> Var:
-        equation, before = self.sum, aval.shape
+    def _sliced(self, equation, x, i: int, aval) -> Var:
+        before = aval.shape
         start, limit = (*[0] * len(before), i), (*before, i + 1)
         bounds = {"start_indices": start, "limit_indices": limit, "strides": None}
         sliced = self._made(equation, [x], x.aval.update(shape=(*before, 1)), lax.slice_p, **bounds)

@@ -11,6 +11,7 @@ import pytest
 
 import repjax
 from helpers.bits import assert_same_bits
+from helpers.kernels import without_kernel
 from helpers.products import DATA
 from repjax.primitives.cpu import library
 from repjax.primitives.fusion import few_terms
@@ -76,12 +77,6 @@ FUNCTIONS = [
 ]
 
 
-def without_kernels(function, *arguments):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "available", lambda: False)
-        return repjax.reproducible(lambda *a: function(*a))(*arguments)
-
-
 @pytest.mark.parametrize("terms", [2, 3, 8])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_same_bits(function, terms):
@@ -89,7 +84,7 @@ def test_same_bits(function, terms):
     for data in ("underflowing", "any_bits"):
         x, y = DATA[data](rng, (300, terms)), DATA[data](rng, (301, terms))
         actual = repjax.reproducible(lambda x, y: function(x, y))(x, y)
-        assert_same_bits(actual, without_kernels(function, x, y), data)
+        assert_same_bits(actual, without_kernel(function, x, y), data)
 
 
 @pytest.mark.parametrize(("terms", "is_elementwise"), [(2, True), (8, True), (9, False)])
@@ -106,14 +101,14 @@ def test_orders_are_kept():
     for accumulation in ("sequential", "order_independent", "exact"):
         with repjax.enabled(accumulation=accumulation):
             actual = repjax.reproducible(lambda x, y: distances(x, y))(x, y)
-            assert_same_bits(actual, without_kernels(distances, x, y), accumulation)
+            assert_same_bits(actual, without_kernel(distances, x, y), accumulation)
 
 
 def test_terms_in_another_order_are_caught(monkeypatch):
     x, y = (DATA["normal"](np.random.default_rng(i), (300, 4)) for i in range(2))
-    expected = without_kernels(distances, x, y)
+    expected = without_kernel(distances, x, y)
     part = few_terms._Program._part
-    other = lambda self, x, i: part(self, x, i ^ 1 if i < 2 else i)  # noqa: E731
+    other = lambda self, sum, x, i: part(self, sum, x, i ^ 1 if i < 2 else i)  # noqa: E731
     monkeypatch.setattr(few_terms._Program, "_part", other)
     with pytest.raises(AssertionError):
         assert_same_bits(repjax.reproducible(lambda x, y: distances(x, y))(x, y), expected)

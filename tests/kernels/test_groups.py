@@ -20,6 +20,7 @@ from helpers.groups import (
     random_groups,
 )
 from helpers.instruction_sets import each_instruction_set
+from helpers.kernels import without_kernel
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.core.define import PRIMITIVES
 from repjax.primitives.cpu import bytecode, library, write_elementary
@@ -47,15 +48,6 @@ def _with_few_elements(request, monkeypatch):
     """Which else would be left to XLA."""
     if "few" not in request.node.name:
         monkeypatch.setattr(kernel, "_FEW", 0)
-
-
-def without_kernel(function, *args):
-    """The results of the equations, each compiled by XLA."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "available", lambda: False)
-        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
-        assert KERNEL not in lowered.as_text()
-        return lowered.compile()(*args)
 
 
 def with_kernel(function, *args, calls: int | None = None):

@@ -11,6 +11,7 @@ from jax import lax
 import repjax
 from helpers.bits import assert_same_bits, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
+from helpers.kernels import without_kernel
 from repjax.primitives.cpu import library, loops
 
 pytestmark = pytest.mark.skipif(
@@ -23,15 +24,6 @@ N = 24
 
 def matrix(*shape, seed=0):
     return normal(int(np.prod(shape)), seed).reshape(shape) / np.float32(4)
-
-
-def without_kernel(function, *args):
-    """The results of the equations, each compiled by XLA."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "available", lambda: False)
-        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
-        assert "custom_call @repjax" not in lowered.as_text()
-        return lowered.compile()(*args)
 
 
 def lowered(function, *args):

@@ -13,6 +13,7 @@ from jax import lax
 import repjax
 from helpers.bits import SPECIALS, assert_same_bits, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
+from helpers.kernels import without_kernel
 from repjax.primitives.core.canonical import HALVES
 from repjax.primitives.cpu import bytecode, library
 from repjax.primitives.cpu import groups as kernel
@@ -41,14 +42,6 @@ def array(shape, seed=1, dtype=np.float32):
         return patterns(n, seed, dtype).reshape(shape)
     parts = [SPECIALS, normal(n, seed), patterns(n, seed)]
     return np.random.default_rng(seed).permutation(np.concatenate(parts))[:n].reshape(shape)
-
-
-def without_kernel(function, *args):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "available", lambda: False)
-        lowered = repjax.reproducible(lambda *xs: function(*xs)).lower(*args)
-        assert KERNEL not in lowered.as_text()
-        return lowered.compile()(*args)
 
 
 def with_kernel(function, *args, calls=None):

@@ -17,6 +17,7 @@ from jax._src.interpreters import pxla
 import repjax
 from helpers.bits import assert_same_bits, canonical, normal, patterns, same_bits
 from repjax import config
+from repjax.primitives.cpu import library
 from repjax.verify.reference.values import guard
 
 X = normal(5000)
@@ -133,12 +134,17 @@ def test_what_was_compiled_ahead_of_time_stays_as_it_was():
     assert not same_bits(stock, OURS)
 
 
-def test_no_warning_of_programs_that_are_reproducible_anyway():
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_no_warning_of_programs_that_are_reproducible_anyway(has_kernel, monkeypatch):
+    if not has_kernel:
+        monkeypatch.setattr(library, "available", lambda: False)
     integers = jax.jit(lambda i: i * 3 + 1).lower(np.arange(4)).compile()
     ours = repjax.reproducible(function).lower(X).compile()
     with repjax.enabled():
         integers(np.arange(4))
         assert_same_bits(ours(X), OURS)
+        inside = jax.jit(lambda x: x[::-1] * x).lower(X).compile()
+        assert_same_bits(inside(X), repjax.reproducible(lambda x: x[::-1] * x)(X))
 
 
 # --- inside traces ------------------------------------------------------------------------
