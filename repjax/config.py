@@ -318,7 +318,8 @@ def _compile(lowered, *args, **kwargs):
     """``Lowered.compile``; remembers programs with bodies of repjax, whose names XLA forgets."""
     compiled = _stock_compile(lowered, *args, **kwargs)
     module = lowered.compiler_ir("stablehlo")
-    names = [f.attributes["sym_name"].value for f in module.body if "sym_name" in f.attributes]
+    functions = () if module is None else module.body  # None: of a backend that has another form
+    names = [f.attributes["sym_name"].value for f in functions if "sym_name" in f.attributes]
     if any(name.startswith(PREFIX) for name in names):
         _known.add(compiled)
     return compiled
