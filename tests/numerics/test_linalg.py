@@ -13,8 +13,8 @@ from jax import export, lax
 import repjax
 from helpers.bits import SPECIALS, assert_same_bits, canonical, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
+from helpers.kernels import body_of
 from helpers.linalg import (
-    body_of,
     check_kernel,
     kernel_of,
     positive_definite,
