@@ -176,6 +176,15 @@ def _rotary_in_halves(x, cosine, sine):
     return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
+def _pooled(x):
+    return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def _to_three_features(images, kernel):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
 def parts() -> list[Case]:
     heads, angles = (2, 128, 8, 64), (128, 1, 64)
     return [
@@ -186,6 +195,18 @@ def parts() -> list[Case]:
         given("differences, 65,536", lambda x: jnp.diff(x) * 2, (1 << 16,), bar=1.2),
         given("rotary embeddings, 2 x 128 x 8 x 64", _rotary, heads, angles, angles, bar=1.2),
         given("rotary embeddings in halves", _rotary_in_halves, heads, angles, angles, bar=1.2),
+        given(
+            "gradient of 3 x 3 max pooling, 16 x 32 x 32 x 64",
+            lambda x, g: jax.vjp(_pooled, x)[1](g),
+            *((16, 32, 32, 64), (16, 16, 16, 64)),
+            bar=1.2,
+        ),
+        given(
+            "convolution to 3 features, 8 x 32 x 32 x 64",
+            _to_three_features,
+            *((8, 32, 32, 64), (3, 3, 64, 3)),
+            bar=1.2,
+        ),
     ]
 
 

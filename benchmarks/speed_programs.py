@@ -42,7 +42,7 @@ def _initial(model: nn.Module, *inputs: Any) -> Any:
     return jax.jit(model.init)(jax.random.key(0), *inputs)
 
 
-def _classified(model: nn.Module, inputs: Any, labels: np.ndarray) -> Program:
+def classified(model: nn.Module, inputs: Any, labels: np.ndarray) -> Program:
     def loss(params, inputs, labels):
         logits = model.apply(params, inputs)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
@@ -70,7 +70,7 @@ class Dense(nn.Module):
 
 
 def perceptron() -> Program:
-    return _classified(Dense((1000, 1000, 10)), values((256, 784)), _labels(256))
+    return classified(Dense((1000, 1000, 10)), values((256, 784)), _labels(256))
 
 
 def adam() -> Program:
@@ -211,7 +211,7 @@ class Recurrent(nn.Module):
 
 
 def recurrent(cell: str) -> Program:
-    return _classified(Recurrent(cell), values((32, 50, 32)), _labels(32))
+    return classified(Recurrent(cell), values((32, 50, 32)), _labels(32))
 
 
 # --- explicit functions: the stock function, and the explicit one -------------------------

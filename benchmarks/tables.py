@@ -30,10 +30,10 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
-#: The runs of benchmarks/speed.py: of all cases, on an Intel processor with AMX; before, on an AMD
-#: processor; and beside other processes.
+#: The runs of benchmarks/speed.py: of all cases, on an AMD processor; before, on an Intel processor
+#: with AMX; and beside other processes.
 SPEED = {"speed": "--minutes 5"}
-SPEED_AMD = {"speed-amd": "--minutes 5"}
+SPEED_AMX = {"speed-amx": "--minutes 5"}
 SPEED_BUSY = {"speed-busy": "--busy 2 --minutes 2 --only networks recurrent"}
 #: The runs of benchmarks/gpt2.py that take the time, one for each CPU.
 GPT2 = ("gpt2-speed", "gpt2-speed-amx")
@@ -167,7 +167,7 @@ def _link(name: str) -> str:
 def measured() -> str:
     """Which file was measured on what."""
     programs = {"cpu": "cpu", **dict.fromkeys(PRODUCTS.values(), "products")}
-    programs |= {name: name for name in ("devices", "training", "scaling")}
+    programs |= {name: name for name in ("devices", "training", "scaling", "pytorch")}
     programs |= dict.fromkeys(EXACT.values(), "exact")
     programs |= dict.fromkeys((*GPT2, "gpt2-bits"), "gpt2")
     rows = []
@@ -181,7 +181,7 @@ def measured() -> str:
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])
-    for name, options in (SPEED | SPEED_AMD | SPEED_BUSY).items():
+    for name, options in (SPEED | SPEED_AMX | SPEED_BUSY).items():
         info = heading(name)
         command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
         *busy, cores = info["other work"].split(", ")
@@ -356,9 +356,9 @@ def speed_groups() -> str:
     return groups_of(_speed())
 
 
-def speed_groups_amd() -> str:
+def speed_groups_amx() -> str:
     """The same on another processor, with an earlier state of the kernels."""
-    return groups_of(read("speed-amd")[0])
+    return groups_of(read("speed-amx")[0])
 
 
 def speed_groups_busy() -> str:
@@ -385,6 +385,12 @@ def exact_times() -> str:
 def exact_errors() -> str:
     """Errors of products beside those of exact ones."""
     rows = read("exact")[1]
+    return table([*rows[0]], (row.values() for row in rows))
+
+
+def pytorch() -> str:
+    """Milliseconds in PyTorch, plain JAX, repjax's orders, RepDL and ``repjax.repdl``."""
+    rows = read("pytorch")[0]
     return table([*rows[0]], (row.values() for row in rows))
 
 
@@ -520,8 +526,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for function in (
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
-        *(chen_runs, chen, cost, cost_measured),
-        *(speed_groups, speed_groups_amd, speed_groups_busy, speed_over_bars, scaling),
+        *(chen_runs, chen, cost, cost_measured, pytorch),
+        *(speed_groups, speed_groups_amx, speed_groups_busy, speed_over_bars, scaling),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 

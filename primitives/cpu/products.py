@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -195,8 +196,69 @@ def _convolution(convolve, lhs, rhs, *, precision=None, **parameters):
 
 def _sequential_convolution(lhs, rhs, geometry: Geometry, precision):
     del precision  # a chain has no other
+    by_windows, by_taps = (functools.partial(f, geometry=geometry) for f in (_by_windows, _by_taps))
+    if not _is_of_one_position(lhs, rhs, geometry):
+        return by_windows(lhs, rhs)
+    return lax.cond(jax.numpy.isfinite(rhs).all(), by_taps, by_windows, lhs, rhs)
+
+
+def _is_of_one_position(lhs, rhs, geometry: Geometry) -> bool:
+    """Whether ``lhs`` has one position, which each output meets at a tap of its own.
+
+    So has the gradient of a convolution whose window is as large as the image: all else that a
+    window meets is padding, whose steps are none where ``rhs`` is finite.
+    """
+    spec, rhs_spec, _ = geometry.dimension_numbers
+    windows = [rhs.shape[d] for d in rhs_spec[2:]]
+
+    def meets_each_once(window: int, low: int, high: int) -> bool:
+        outputs = low + 1 + high - window + 1
+        return 0 < outputs <= low + 1 <= window
+
+    return (
+        geometry.groups == 1
+        and max(windows, default=1) > 1
+        and all(lhs.shape[d] == 1 for d in spec[2:])
+        and {*geometry.window_strides, *geometry.rhs_dilation} == {1}
+        and all(meets_each_once(n, *pad) for n, pad in zip(windows, geometry.padding, strict=True))
+    )
+
+
+def _by_taps(lhs, rhs, geometry: Geometry):
+    """The convolution of one position: output u is the product of it and of tap ``low - u``."""
+    spec, rhs_spec, out_spec = geometry.dimension_numbers
+    position = lax.reshape(lax.transpose(lhs, spec), [lhs.shape[d] for d in spec[:2]])
+    taps = lax.transpose(rhs, [*rhs_spec[1:], rhs_spec[0]])
+    for d, (low, high) in enumerate(geometry.padding, 1):
+        first = taps.shape[d] - 1 - high
+        taps = lax.rev(lax.slice_in_dim(taps, first, low + 1, axis=d), [d])
+    shape, problem = problems.dot_general(position, taps, (((1,), (0,)), ((), ())))
+    out = _chains(position, taps, shape, problem)  # the features last
+    made = [0, out.ndim - 1, *range(1, out.ndim - 1)]
+    return lax.transpose(out, [made[out_spec.index(d)] for d in range(out.ndim)])
+
+
+def _by_windows(lhs, rhs, geometry: Geometry):
+    lhs, geometry = _with_positions_together(lhs, rhs, geometry)
     lhs, shape, parts = problems.convolution(lhs, rhs, geometry)
     return _chains(lhs, rhs, shape, *(problem for problem, _ in parts))
+
+
+#: Output features that fill so little of a vector that positions are its elements instead, and
+#: positions that are worth it.
+_FEW_FEATURES, _POSITIONS = 8, 1 << 10
+
+
+def _with_positions_together(lhs, rhs, geometry: Geometry) -> tuple[jax.Array, Geometry]:
+    """``lhs`` with its positions last where the kernel reads vectors of them, window by window."""
+    spec, rhs_spec, out_spec = geometry.dimension_numbers
+    features = rhs.shape[rhs_spec[0]] // geometry.groups
+    positions = math.prod(lhs.shape[d] for d in (spec[0], *spec[2:]))
+    taps = math.prod(rhs.shape[d] for d in rhs_spec[2:])
+    if features > _FEW_FEATURES or positions < _POSITIONS or taps == 1 or lhs.shape[spec[1]] == 1:
+        return lhs, geometry
+    specs = tuple(range(lhs.ndim)), rhs_spec, out_spec
+    return lax.transpose(lhs, spec), dataclasses.replace(geometry, dimension_numbers=specs)
 
 
 def _convolution_on_grids(lhs, rhs, geometry: Geometry, precision):

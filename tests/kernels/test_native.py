@@ -147,6 +147,36 @@ def test_blocks_of_convolutions(layout, stride):
                 assert_same_bits(run(convolve, lhs, rhs, **parameters), expected)
 
 
+#: Of few output features, whose positions are columns, which lie together by vectors, by runs or
+#: not at all; and of a window as large as the image, in whose gradient an image has one position.
+FEW_FEATURES = [
+    ((2, 32, 32, 5), (3, 3, 5, 3), "SAME"),
+    ((8, 14, 14, 3), (5, 5, 3, 6), "VALID"),
+    ((16, 9, 11, 2), (3, 2, 2, 7), "SAME"),
+    ((1, 7, 160, 4), (2, 1, 4, 8), "VALID"),
+    ((3, 5, 4, 7), (5, 4, 7, 18), "VALID"),
+    ((3, 1, 1, 7), (5, 4, 7, 18), ((3, 2), (1, 3))),
+    ((3, 1, 1, 7), (5, 4, 7, 18), ((5, 4), (3, 3))),
+]
+
+
+@needs_kernel
+@pytest.mark.parametrize(("lhs", "rhs", "padding"), FEW_FEATURES, ids=str)
+def test_convolutions_of_few_features_and_of_one_position(lhs, rhs, padding):
+    rng = np.random.default_rng(8)
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "window_strides": (1, 1)}
+    for *operands, parameters in with_gradients(lhs, rhs, padding=padding, **options):
+        for data in ("normal", "underflowing", "any_bits"):
+            x, w = (canonical.canonicalize(DATA[data](rng, shape)) for shape in operands)
+            expected = run(BODIES[1], x, w, **parameters)
+            for _, convolve in implementations():
+                assert_same_bits(run(convolve, x, w, **parameters), expected)
+    # Negative control: with the taps in the other order there are other bits.
+    x, w = (DATA["normal"](rng, shape) for shape in operands)
+    turned = run(BODIES[1], x, np.flip(w, 0).copy(), **parameters)
+    assert (turned != run(BODIES[1], x, w, **parameters)).any()
+
+
 # Around the sizes of vectors, of steps of eight and of 64 rows, and of blocks (512 columns,
 # 32,768 elements of a row); several threads.
 SUMS = [

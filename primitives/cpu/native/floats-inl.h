@@ -60,6 +60,33 @@ static inline void load_square(const float* from, const int64_t* b, int count,
   transpose(x);
 }
 
+// to[i * width + j] = from[a[i] + b[j]] for short runs of columns that lie together, as the positions
+// of small images do: vectors, whose rest the next run overwrites, but not behind the last row.
+constexpr int64_t kMostRuns = 64, kShortRun = 8;
+
+template <bool raw>
+[[gnu::noinline]] static void pack_runs(const float* from, const int64_t* a, int64_t rows,
+                                        const int64_t* b, int64_t columns, float* to,
+                                        int64_t width) {
+  int64_t begin[kMostRuns + 1] = {}, runs = 1;
+  for (int64_t j = 1; j < columns; ++j) {
+    if (b[j] != b[j - 1] + 1) begin[runs++] = j;
+  }
+  begin[runs] = columns;
+  for (int64_t i = 0; i + 1 < rows; ++i) {
+    for (int64_t run = 0; run < runs; ++run) {
+      const float* const x = from + a[i] + b[begin[run]];
+      const int64_t count = begin[run + 1] - begin[run];
+      float* const here = to + i * width + begin[run];
+      for (int64_t j = 0; j < count; j += kLanes) {
+        store(here + j, factor<raw>(load_part(x + j, std::min<int64_t>(count - j, kLanes))));
+      }
+    }
+  }
+  const int64_t last = rows - 1;
+  for (int64_t j = 0; j < columns; ++j) to[last * width + j] = factor<raw>(from[a[last] + b[j]]);
+}
+
 // to[i * width + j] = from[a[i] + b[j]], 0 from `columns` to the width: a panel of an operand, the
 // columns of a row together.
 template <bool raw>
@@ -87,6 +114,9 @@ static void pack(const float* from, const int64_t* a, int64_t rows, const int64_
       }
     }
     return;
+  }
+  if (runs <= kMostRuns && runs * kShortRun <= columns) {
+    return pack_runs<raw>(from, a, rows, b, columns, to, width);
   }
   // Squares, the rows of a few columns one after the other: these are in memory in this order.
   for (int64_t j = 0; j < in_squares; j += kLanes) {

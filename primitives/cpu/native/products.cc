@@ -89,6 +89,14 @@ constexpr int64_t kSmallColumns = 1024;  // of a small product, if their terms l
 // cache line has: where so many panels read them, they are put together.
 constexpr int64_t kFar = 512, kPanels = 4;
 
+// Whether positions lie together vector by vector, but for those that fill none.
+bool are_vectors(const int64_t* at, int64_t count, int64_t lanes) {
+  for (int64_t j = 0; j + lanes <= count; j += lanes) {
+    if (!contiguous(at + j, lanes)) return false;
+  }
+  return true;
+}
+
 // The sum of a chain as a result.
 float guarded(float s) {
   return std::isnan(s) ? std::numeric_limits<float>::quiet_NaN() : std::fabs(s) > 0x1p-126f ? s : 0;
@@ -149,8 +157,9 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
   p.n.offsets(kOut, n0, columns, out_n);
 
   const bool along = contiguous(rhs_n, columns), all_together = contiguous(out_n, columns);
-  const bool unpacked = along && rows <= kUnpackedRows && !raw[kRhs];
-  const bool one_row = rows == 1 && unpacked && all_together && columns >= set.lanes;
+  const bool in_vectors = along || are_vectors(rhs_n, columns, set.lanes);
+  const bool unpacked = in_vectors && rows <= kUnpackedRows && !raw[kRhs];
+  const bool one_row = rows == 1 && along && unpacked && all_together && columns >= set.lanes;
   const bool packs_left =
       raw[kLhs] || (panels >= kPanels && rows > kUnpackedRows && p.k.stride(kLhs) >= kFar);
   if (packs_left) std::iota(one_by_one, one_by_one + terms, 0);
@@ -212,24 +221,29 @@ void run_block(const Problem& p, const bool* raw, const Chains& set, int64_t g, 
           tile.run(here_k, left, left_k, rhs + rhs_k[0], at + v * set.lanes, to, first, last);
         }
       } else {
-        const float* right = packed;
-        const int64_t* right_k = packed_k;
+        // The tiles of some vectors of the panel, and of all rows.
+        const auto run = [&](int v, int count, const float* right, const int64_t* right_k) {
+          for (int64_t i = 0; i < rows;) {
+            const Tile<float, float> tile = set.tile_for(count, rows - i);
+            for (int r = 0; r < tile.rows; ++r) {
+              left[r] = left_row(i + r);
+              to[r] = to_row(i + r) + v * set.lanes;
+            }
+            tile.run(here_k, left, left_k, right, right_k, to, first, last);
+            i += tile.rows;
+          }
+        };
         if (unpacked && here % set.lanes == 0) {
-          right = rhs + at[0];
-          right_k = rhs_k;
+          for (int v = 0, count; v < vectors; v += count) {
+            const int64_t* const from = at + v * set.lanes;
+            for (count = 1; v + count < vectors && contiguous(from, (count + 1) * set.lanes);) ++count;
+            run(v, count, rhs + from[0], rhs_k);
+          }
         } else {
           const int64_t row = vectors * set.lanes;  // of the last panel, fewer
           for (int64_t k = 0; k < here_k; ++k) packed_k[k] = k * row;
           pack(rhs, rhs_k, here_k, at, here, packed, row);
-        }
-        for (int64_t i = 0; i < rows;) {
-          const Tile<float, float> tile = set.tile_for(vectors, rows - i);
-          for (int r = 0; r < tile.rows; ++r) {
-            left[r] = left_row(i + r);
-            to[r] = to_row(i + r);
-          }
-          tile.run(here_k, left, left_k, right, right_k, to, first, last);
-          i += tile.rows;
+          run(0, vectors, packed, packed_k);
         }
       }
       if (last && !direct[j]) {

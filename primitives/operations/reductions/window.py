@@ -18,8 +18,9 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives.core import canonical
-from repjax.primitives.core.sizes import power_of_two_from
+from repjax.primitives.core.sizes import power_of_two_from, row_major
 from repjax.primitives.core.tables import RefusedError
+from repjax.primitives.operations.arithmetic import materialize_p
 from repjax.primitives.operations.reductions import sort_keys
 from repjax.primitives.operations.reductions.sums import add, pairwise
 
@@ -154,27 +155,45 @@ def reduce_window_sum_body(
     return terms[0]
 
 
-def _selected(operand, select_prim, **window):
-    """The flat index of the element of ``operand`` that each window selects, or -1 for none.
+def _selected(operand, select_prim, weights, **window):
+    """The number of the position that each window selects, or -1 for none: an int32 array.
 
-    The first in row-major order among equals, and the first NaN if there is one.  Padding
-    and holes are never selected.
-
-    Raises:
-      RefusedError: where the last index is no int32.
+    The number of a position is the sum of its coordinates times their ``weights``.  Selected is
+    the first in row-major order among equals, and the first NaN if there is one.  Padding and
+    holes are never selected.
     """
-    if operand.size > 1 << 31:
-        raise RefusedError(
-            f"the derivative of max and min pooling expected up to 2**31 elements, received "
-            f"{operand.size}; pool parts of the batch or of the channels one after the other"
-        )
-    key = lax.convert_element_type(sort_keys.of(operand, select_prim is lax.ge_p), np.int64)
-    index = lax.reshape(lax.iota(np.int64, operand.size), operand.shape)
-    # One integer for both: the largest has the largest key, and of those the first index.
-    packed = (key << np.int64(32)) | (index ^ np.int64(0xFFFFFFFF))
-    none = np.int64(np.iinfo(np.int64).min)
-    packed = _largest(packed, none, **window)
-    return lax.convert_element_type(lax.bitwise_not(packed), np.int32)
+    sizes, strides = window["window_dimensions"], window["window_strides"]
+    ones = (1,) * operand.ndim
+    base, dilation = window.get("base_dilation") or ones, window.get("window_dilation") or ones
+    least = np.int32(np.iinfo(np.int32).min)  # no number's key
+    keys = sort_keys.of(operand, select_prim is lax.ge_p)
+    keys = pad_dilated(keys, least, window["padding"], base)
+    outputs = tuple(map(output_size, keys.shape, sizes, strides, dilation))
+    found, largest = lax.full(outputs, -1, np.int32), lax.full(outputs, least, np.int32)
+    if 0 in outputs:
+        return found
+    # From the last position on, so that the first of equals is found.
+    positions = np.array(list(np.ndindex(*sizes)), np.int32)[::-1]
+    numbers = (positions @ np.array(weights)).astype(np.int32)
+
+    def look(number, key, found, largest):
+        is_here = (key >= largest) & (key > least)
+        return lax.select(is_here, lax.full_like(found, number), found), lax.max(largest, key)
+
+    if len(positions) <= _UNROLLED:
+        slices = reversed([*_slice_windows(keys, outputs, sizes, strides, dilation)])
+        for number, key in zip(numbers, slices, strict=True):
+            found, largest = look(number, key, found, largest)
+        return found
+    spans = [(n - 1) * stride + 1 for n, stride in zip(outputs, strides, strict=True)]
+    starts = positions * np.array(dilation, np.int32)
+
+    def step(j, state):
+        number, start = (lax.dynamic_index_in_dim(a, j, 0, False) for a in (numbers, starts))
+        key = lax.dynamic_slice(keys, list(start), spans)
+        return look(number, lax.slice(key, [0] * len(spans), spans, strides), *state)
+
+    return lax.fori_loop(np.int32(0), np.int32(len(positions)), step, (found, largest))[0]
 
 
 def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
@@ -182,12 +201,33 @@ def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
 
     ``select_prim`` is ``lax.ge_p`` (maximum) or ``lax.le_p``.  Selected is the first in
     row-major order among equals, or the first NaN; where a window holds only padding, +0.
+
+    Raises:
+      RefusedError: where the last index is no int32.
     """
-    selected = _selected(operand, select_prim, **window)
+    if operand.size > 1 << 31:
+        raise RefusedError(
+            f"the tangent of max and min pooling expected up to 2**31 elements, received "
+            f"{operand.size}; pool parts of the batch or of the channels one after the other"
+        )
+    ones, sizes = (1,) * operand.ndim, window["window_dimensions"]
+    weights = row_major(sizes)
+    selected = _selected(operand, select_prim, weights, **window)
     none = lax.lt(selected, lax.full_like(selected, 0))
     if tangents.size == 0:
         return lax.full(selected.shape, 0, tangents.dtype)
-    position = lax.select(none, lax.full_like(selected, 0), selected)
+    position = lax.full_like(selected, 0)
+    for d, (weight, size, stride, dilation, base, (low, _), step) in enumerate(
+        zip(
+            *(weights, sizes, window["window_strides"], window.get("window_dilation") or ones),
+            *(window.get("base_dilation") or ones, window["padding"], row_major(operand.shape)),
+            strict=True,
+        )
+    ):
+        first = lax.broadcasted_iota(np.int32, selected.shape, d) * np.int32(stride)
+        within = selected // np.int32(weight) % np.int32(size) * np.int32(dilation)
+        position += (first + within - np.int32(low)) // np.int32(base) * np.int32(step)
+    position = lax.select(none, lax.full_like(position, 0), position)
     position = lax.reshape(position, [position.size])
     picked = take(lax.reshape(tangents, [tangents.size]), position, 0)
     picked = lax.reshape(picked, selected.shape)
@@ -203,49 +243,68 @@ def select_and_scatter_add_body(
     Selected is as in :func:`select_and_gather_add_body`.  What several windows add to one
     element is summed in row-major order of the windows, from +0, each sum canonical.
     """
-    selected = _selected(
-        operand,
-        select_prim,
-        window_dimensions=window_dimensions,
-        window_strides=window_strides,
-        padding=padding,
-    )
-    index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
-
-    # In each dimension, element q lies in the windows (q + low) // stride - j, j < overlap.
-    # So every window is repeated `stride` times, and then cropped and padded such that a
-    # shift of j * stride brings it to the elements it is the j-th window of.
-    strides, overlap, margins = [], [], []
+    if 0 in source.shape:
+        return lax.full(operand.shape, 0, np.float32)
+    # In each dimension element q, at place r of o * stride + r = q + low, lies in the windows
+    # o - j, j < overlap, at their position r + j * stride.
+    counts, strides, lows, overlap, reach = [], [], [], [], []
     for size, windows, window, stride, (low, _) in zip(
         operand.shape, source.shape, window_dimensions, window_strides, padding, strict=True
     ):
         if windows == 1:  # the only one belongs to every element, whatever its stride
-            stride, low = size, 0
+            stride = low + size
         overlap.append(1 if windows == 1 else -(-window // stride))
-        margins.append(((overlap[-1] - 1) * stride - low, low + size - windows * stride))
+        counts.append(-(-(low + size) // stride))
         strides.append(stride)
+        lows.append(low)
+        reach.append(overlap[-1] * stride)  # of positions, some of which lie behind the window
+    weights = row_major(reach)
+    owner = _selected(
+        operand,
+        select_prim,
+        weights,
+        window_dimensions=window_dimensions,
+        window_strides=window_strides,
+        padding=padding,
+    )
+    if math.prod(reach) < 1 << 24:  # not to be found again for each element
+        owner = materialize_p.bind(lax.convert_element_type(owner, np.float32))
+        owner = lax.convert_element_type(owner, np.int32)
+    pads = [(j - 1, n - m) for j, n, m in zip(overlap, counts, source.shape, strict=True)]
     ones = [1] * operand.ndim
-    owner = pad_dilated(_repeat(selected, strides), -1, margins, ones)
-    value = pad_dilated(_repeat(source, strides), 0, margins, ones)
-    shifts = np.array(list(np.ndindex(*overlap)), np.int32) * np.int32(strides)
+    owner, value = pad_dilated(owner, -1, pads, ones), pad_dilated(source, 0, pads, ones)
+
+    # An axis of o and one of r for each dimension.
+    shape = [n for pair in zip(counts, strides, strict=True) for n in pair]
+    place = lax.full(shape, 0, np.int32)
+    for d, weight in enumerate(weights):
+        place += lax.broadcasted_iota(np.int32, shape, 2 * d + 1) * np.int32(weight)
+    shifts = np.array(list(np.ndindex(*overlap)), np.int32)
+    further = (np.array(overlap) - 1 - shifts) * strides @ np.array(weights)
+    further = further.astype(np.int32)
 
     def add(j, total):
-        start = shifts[j] if isinstance(j, int) else lax.dynamic_index_in_dim(shifts, j, 0, False)
-        here, x = (lax.dynamic_slice(a, list(start), operand.shape) for a in (owner, value))
-        x = lax.select(lax.eq(here, index), x, lax.full_like(x, 0))
+        if isinstance(j, int):
+            start, behind = shifts[j], further[j]
+        else:
+            start, behind = (lax.dynamic_index_in_dim(a, j, 0, False) for a in (shifts, further))
+        here, x = (
+            lax.broadcast_in_dim(
+                lax.dynamic_slice(a, list(start), counts), shape, range(0, len(shape), 2)
+            )
+            for a in (owner, value)
+        )
+        x = lax.select(lax.eq(here, place + behind), x, lax.full_like(x, 0))
         return canonical.flush(total + x)
 
-    total = lax.full(operand.shape, 0, np.float32)
+    total = lax.full(shape, 0, np.float32)
     if len(shifts) > _UNROLLED:
-        return lax.fori_loop(np.int32(0), np.int32(len(shifts)), add, total)
-    for j in range(len(shifts)):
-        total = add(j, total)
-    return total
-
-
-def _repeat(x, counts):
-    """Every element of ``x`` repeated ``counts[d]`` times along each dimension ``d``."""
-    n = x.ndim
-    pairs = [size for pair in zip(x.shape, counts, strict=True) for size in pair]
-    x = lax.broadcast_in_dim(x, pairs, range(0, 2 * n, 2))
-    return lax.reshape(x, [size * c for size, c in zip(pairs[::2], counts, strict=True)])
+        total = lax.fori_loop(np.int32(0), np.int32(len(shifts)), add, total)
+    else:
+        for j in range(len(shifts)):
+            total = add(j, total)
+    total = lax.reshape(total, [n * stride for n, stride in zip(counts, strides, strict=True)])
+    # Behind the padding, and whole where this crops.
+    shape = operand.shape
+    ends = [(-low, low + n - m) for low, n, m in zip(lows, shape, total.shape, strict=True)]
+    return pad_dilated(total, 0, ends, ones)
