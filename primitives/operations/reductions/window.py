@@ -26,6 +26,7 @@ from repjax.primitives.operations.reductions.sums import add, pairwise
 
 # Windows up to this size are unrolled, which lets XLA fuse all of it into one loop.
 _UNROLLED = 64
+_PARAMETERS = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 
 
 def output_size(size: int, window: int, stride: int, dilation: int) -> int:
@@ -161,39 +162,81 @@ def _selected(operand, select_prim, weights, **window):
     The number of a position is the sum of its coordinates times their ``weights``.  Selected is
     the first in row-major order among equals, and the first NaN if there is one.  Padding and
     holes are never selected.
+
+    Raises:
+      RefusedError: the window is large, and the last index of ``operand`` is no int32.
     """
-    sizes, strides = window["window_dimensions"], window["window_strides"]
     ones = (1,) * operand.ndim
-    base, dilation = window.get("base_dilation") or ones, window.get("window_dilation") or ones
-    least = np.int32(np.iinfo(np.int32).min)  # no number's key
+    window = {name: window.get(name) or ones for name in _PARAMETERS}
     keys = sort_keys.of(operand, select_prim is lax.ge_p)
-    keys = pad_dilated(keys, least, window["padding"], base)
-    outputs = tuple(map(output_size, keys.shape, sizes, strides, dilation))
+    if math.prod(window["window_dimensions"]) > _UNROLLED:
+        return _number_of_index(_selected_index(keys, **window), keys.shape, weights, **window)
+    sizes, strides = window["window_dimensions"], window["window_strides"]
+    least = np.int32(np.iinfo(np.int32).min)  # no number's key
+    padded = pad_dilated(keys, least, window["padding"], window["base_dilation"])
+    outputs = tuple(map(output_size, padded.shape, sizes, strides, window["window_dilation"]))
     found, largest = lax.full(outputs, -1, np.int32), lax.full(outputs, least, np.int32)
     if 0 in outputs:
         return found
     # From the last position on, so that the first of equals is found.
-    positions = np.array(list(np.ndindex(*sizes)), np.int32)[::-1]
-    numbers = (positions @ np.array(weights)).astype(np.int32)
+    numbers = np.array(list(np.ndindex(*sizes))) @ np.array(weights)
+    slices = [*_slice_windows(padded, outputs, sizes, strides, window["window_dilation"])]
+    for number, key in zip(numbers[::-1], slices[::-1], strict=True):
+        is_here = lax.ge(key, largest) & lax.gt(key, lax.full_like(key, least))
+        found = lax.select(is_here, lax.full_like(found, np.int32(number)), found)
+        largest = lax.max(largest, key)
+    return found
 
-    def look(number, key, found, largest):
-        is_here = (key >= largest) & (key > least)
-        return lax.select(is_here, lax.full_like(found, number), found), lax.max(largest, key)
 
-    if len(positions) <= _UNROLLED:
-        slices = reversed([*_slice_windows(keys, outputs, sizes, strides, dilation)])
-        for number, key in zip(numbers, slices, strict=True):
-            found, largest = look(number, key, found, largest)
-        return found
-    spans = [(n - 1) * stride + 1 for n, stride in zip(outputs, strides, strict=True)]
-    starts = positions * np.array(dilation, np.int32)
+def _selected_index(keys, **window):
+    """The flat index of what each window selects of the operand with these keys, or -1."""
+    _check_indices(keys.size)
+    index = lax.reshape(lax.iota(np.int64, keys.size), keys.shape)
+    # One integer for both: the largest has the largest key, and of those the first index.
+    packed = lax.convert_element_type(keys, np.int64) << np.int64(32)
+    packed = packed | (index ^ np.int64(0xFFFFFFFF))
+    packed = _largest(packed, np.int64(np.iinfo(np.int64).min), **window)
+    return lax.convert_element_type(lax.bitwise_not(packed), np.int32)
 
-    def step(j, state):
-        number, start = (lax.dynamic_index_in_dim(a, j, 0, False) for a in (numbers, starts))
-        key = lax.dynamic_slice(keys, list(start), spans)
-        return look(number, lax.slice(key, [0] * len(spans), spans, strides), *state)
 
-    return lax.fori_loop(np.int32(0), np.int32(len(positions)), step, (found, largest))[0]
+def _check_indices(size: int) -> None:
+    if size > 1 << 31:
+        raise RefusedError(
+            f"this derivative of max and min pooling expected up to 2**31 elements, received "
+            f"{size}; pool parts of the batch or of the channels one after the other"
+        )
+
+
+def _geometry(shape, window_dimensions, window_strides, padding, base_dilation, window_dilation):
+    """Of each dimension: its step in the flat index, the sizes of the operand and the window, the
+    stride, the padding in front and both dilations; int32[ndim, 7]."""
+    lows = [low for low, _ in padding]
+    steps = map(int, row_major(shape))
+    sizes = (steps, shape, window_dimensions, window_strides, lows, base_dilation, window_dilation)
+    return np.array([*zip(*sizes, strict=True)], np.int64).astype(np.int32)
+
+
+def _number_of_index(index, shape, weights, **window):
+    """Numbers of positions in their windows of flat indices of an operand; -1 stays so."""
+    number = lax.full_like(index, 0)
+    of_dimensions = _geometry(shape, **window)
+    for d, (step, size, _, stride, low, base, dilation) in enumerate(of_dimensions):
+        padded = index // step % size * base + low
+        begin = lax.broadcasted_iota(np.int32, index.shape, d) * stride
+        number += (padded - begin) // dilation * np.int32(weights[d])
+    return lax.select(lax.lt(index, lax.full_like(index, 0)), index, number)
+
+
+def _index_of_number(number, shape, **window):
+    """The flat index in the operand of row-major numbers of positions in their windows."""
+    index = lax.full_like(number, 0)
+    weights = row_major(window["window_dimensions"])
+    of_dimensions = _geometry(shape, **window)
+    for d, (step, _, places, stride, low, base, dilation) in enumerate(of_dimensions):
+        begin = lax.broadcasted_iota(np.int32, number.shape, d) * stride
+        padded = begin + number // np.int32(weights[d]) % places * dilation
+        index += (padded - low) // base * step
+    return index
 
 
 def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
@@ -205,28 +248,13 @@ def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
     Raises:
       RefusedError: where the last index is no int32.
     """
-    if operand.size > 1 << 31:
-        raise RefusedError(
-            f"the tangent of max and min pooling expected up to 2**31 elements, received "
-            f"{operand.size}; pool parts of the batch or of the channels one after the other"
-        )
-    ones, sizes = (1,) * operand.ndim, window["window_dimensions"]
-    weights = row_major(sizes)
-    selected = _selected(operand, select_prim, weights, **window)
+    _check_indices(operand.size)
+    window = {name: window.get(name) or (1,) * operand.ndim for name in _PARAMETERS}
+    selected = _selected(operand, select_prim, row_major(window["window_dimensions"]), **window)
     none = lax.lt(selected, lax.full_like(selected, 0))
     if tangents.size == 0:
         return lax.full(selected.shape, 0, tangents.dtype)
-    position = lax.full_like(selected, 0)
-    for d, (weight, size, stride, dilation, base, (low, _), step) in enumerate(
-        zip(
-            *(weights, sizes, window["window_strides"], window.get("window_dilation") or ones),
-            *(window.get("base_dilation") or ones, window["padding"], row_major(operand.shape)),
-            strict=True,
-        )
-    ):
-        first = lax.broadcasted_iota(np.int32, selected.shape, d) * np.int32(stride)
-        within = selected // np.int32(weight) % np.int32(size) * np.int32(dilation)
-        position += (first + within - np.int32(low)) // np.int32(base) * np.int32(step)
+    position = _index_of_number(selected, operand.shape, **window)
     position = lax.select(none, lax.full_like(position, 0), position)
     position = lax.reshape(position, [position.size])
     picked = take(lax.reshape(tangents, [tangents.size]), position, 0)
