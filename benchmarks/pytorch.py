@@ -16,7 +16,6 @@ Exit status: 0; 2 if PyTorch is missing, or no case has such a name.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -72,23 +71,29 @@ Calls = dict[str, Callable[[], Any]]  # by the way
 # --- the ways -------------------------------------------------------------------------------
 
 
-def in_jax(function: Callable, *arguments: Any, also_sequential: bool = False) -> Calls:
-    """In plain JAX and repjax's orders; in sequence only what waits for one long sum."""
-    calls = {}
-    for way, orders in ORDERS.items():
-        if way != "sequential" or also_sequential:
-            compiled = jax.jit(function) if orders is None else None
-            compiled = compiled or repjax.reproducible(function, **orders)
-            calls[way] = functools.partial(compiled, *arguments)
-    return calls
+def in_jax(function: Callable, *arguments: Any, ways: tuple[str, ...] = tuple(ORDERS)[:3]) -> Calls:
+    """In plain JAX and orders of repjax."""
+
+    def compiled(way: str) -> Callable:
+        orders = ORDERS[way]
+        return jax.jit(function) if orders is None else repjax.reproducible(function, **orders)
+
+    return {way: functools.partial(compiled(way), *arguments) for way in ways}
 
 
 def of_arrays(
-    shapes: list[tuple[int, ...]], in_torch: Callable, function: Callable, in_repdl: str = ""
+    shapes: list[tuple[int, ...]],
+    in_torch: Callable,
+    function: Callable,
+    in_repdl: str | None = None,
+    **options: Any,
 ) -> Calls:
-    """A function of arrays of these shapes, of numbers >= 0; RepDL's name for it."""
+    """A function of arrays of these shapes, whose numbers are not negative.
+
+    ``in_repdl`` is the name that it has in ``repdl.ops``, if any; ``options`` are of in_jax.
+    """
     arrays = [jnp.abs(values(shape, seed)) for seed, shape in enumerate(shapes)]
-    calls = in_jax(function, *arrays, also_sequential=in_repdl == "sum1d")
+    calls = in_jax(function, *arrays, **options)
     if not HAS_TORCH:
         return calls
     tensors = [torch.tensor(np.asarray(x)) for x in arrays]
@@ -113,17 +118,18 @@ def trained_in_torch(network: Any, adam: Any, loss: Any, batch: Any, labels: Any
     return step
 
 
-def steps_in_torch(make: Callable[[], Any], batch: np.ndarray, labels: np.ndarray) -> Calls:
-    """Of a network that ``make`` makes, PyTorch's step and, where it has all layers, RepDL's."""
+def steps_in_torch(
+    make: Callable[[], Any], batch: Any, labels: np.ndarray, in_repdl: bool = True
+) -> Calls:
+    """A step of PyTorch and, unless it lacks a layer, of RepDL, of a network from ``make``."""
+    if not HAS_TORCH:
+        return {}
     torch.manual_seed(0)
     data = torch.tensor(np.asarray(batch)), torch.tensor(np.asarray(labels), dtype=torch.long)
-    adam, loss = torch.optim.Adam, nn.CrossEntropyLoss()
-    calls = {TORCH: trained_in_torch(make(), adam, loss, *data)}
-    if HAS_REPDL:
-        with contextlib.suppress(AttributeError):  # it has not got all layers
-            network = original.from_torch_module(make())
-            loss = original.nn.CrossEntropyLoss()
-            calls[REPDL] = trained_in_torch(network, original.optim.Adam, loss, *data)
+    calls = {TORCH: trained_in_torch(make(), torch.optim.Adam, nn.CrossEntropyLoss(), *data)}
+    if in_repdl and HAS_REPDL:
+        network, loss = original.from_torch_module(make()), original.nn.CrossEntropyLoss()
+        calls[REPDL] = trained_in_torch(network, original.optim.Adam, loss, *data)
     return calls
 
 
@@ -155,12 +161,17 @@ def turned_product(n: int) -> Calls:
 
 
 def total(size: int) -> Calls:
-    return of_arrays([(size,)], lambda x: x.sum(), jnp.sum, "sum1d")
+    return of_arrays([(size,)], lambda x: x.sum(), jnp.sum, "sum1d", ways=tuple(ORDERS))
+
+
+def gelu(x: Any) -> Any:
+    """By tanh, as it is by default in JAX and Flax."""
+    return functional.gelu(x, approximate="tanh")
 
 
 def elementwise(name: str, size: int) -> Calls:
     def in_torch(x):
-        return functional.gelu(x, approximate="tanh") if name == "gelu" else getattr(torch, name)(x)
+        return gelu(x) if name == "gelu" else getattr(torch, name)(x)
 
     return of_arrays([(size,)], in_torch, jax.nn.gelu if name == "gelu" else getattr(jnp, name))
 
@@ -231,7 +242,7 @@ def perceptron() -> Calls:
         return repdl.linear(x, *last)
 
     calls = in_jax(step, *arguments) | step_of_repdl(apply, params, batch, labels)
-    return calls | (steps_in_torch(_perceptron_in_torch, batch, labels) if HAS_TORCH else {})
+    return calls | steps_in_torch(_perceptron_in_torch, batch, labels)
 
 
 def adam() -> Calls:
@@ -264,7 +275,8 @@ def adam() -> Calls:
 
 def lenet() -> Calls:
     labels = np.arange(64, dtype=np.int32) * 7 % 10
-    step, arguments = speed_programs.classified(LeNet5(), values((64, 32, 32, 1)), labels)
+    model = LeNet5(activation="relu", pool="max")
+    step, arguments = speed_programs.classified(model, values((64, 32, 32, 1)), labels)
     images = values((64, 1, 32, 32))
     generator = repdl.Generator(0)
     params = {
@@ -292,7 +304,7 @@ def lenet() -> Calls:
         )
 
     calls = in_jax(step, *arguments) | step_of_repdl(apply, params, images, labels)
-    return calls | (steps_in_torch(make, images, labels) if HAS_TORCH else {})
+    return calls | steps_in_torch(make, images, labels)
 
 
 def transformer(length: int) -> Calls:
@@ -307,7 +319,7 @@ def transformer(length: int) -> Calls:
                 self.embed = nn.Embedding(100, 256)
                 self.blocks = nn.ModuleList(
                     nn.TransformerEncoderLayer(
-                        256, 4, 1024, 0.0, "gelu", batch_first=True, norm_first=True
+                        256, 4, 1024, 0.0, gelu, batch_first=True, norm_first=True
                     )
                     for _ in range(4)
                 )
@@ -321,10 +333,7 @@ def transformer(length: int) -> Calls:
 
         return Network()
 
-    calls = in_jax(step, *arguments)
-    if HAS_TORCH:
-        calls[TORCH] = steps_in_torch(make, tokens, tokens)[TORCH]
-    return calls
+    return in_jax(step, *arguments) | steps_in_torch(make, tokens, tokens, in_repdl=False)
 
 
 def cases(quick: bool = False) -> dict[str, Callable[[], Calls]]:
