@@ -30,12 +30,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import speed_programs
 import tables
 from cpu import Transformer, environment, values
 from jax import lax
-from speed import BURST, LEAST_CALLS, LEAST_TURNS, OtherWork, seconds
+from speed import OtherWork, seconds, smallest
 
 import repjax
 from repjax import repdl
@@ -135,18 +134,26 @@ def steps_in_torch(
 
 def step_of_repdl(apply: Callable, params: Any, batch: Any, labels: Any) -> Calls:
     """A step of ``repjax.repdl``: ``apply(params, batch)`` are the logits."""
+
+    def loss(params, batch, labels):
+        return repdl.cross_entropy(apply(params, batch), labels)
+
     optimizer = repdl.adam(1e-3)
+    return of_repdl(speed_programs.training(loss, params, batch, labels, optimizer=optimizer))
 
-    def step(params, state, batch, labels):
-        def loss(params):
-            return repdl.cross_entropy(apply(params, batch), labels)
 
-        value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
+def of_repdl(program: speed_programs.Program) -> Calls:
+    """A program of ``repjax.repdl``."""
+    function, arguments = program
+    return {IN_JAX: functools.partial(repjax.reproducible(function), *arguments)}
 
-    arguments = params, optimizer.init(params), batch, labels
-    return {IN_JAX: functools.partial(repjax.reproducible(step), *arguments)}
+
+def dense(params: Any, x: Any) -> Any:
+    """Dense layers of ``repjax.repdl`` with ReLU between them."""
+    *hidden, last = params
+    for layer in hidden:
+        x = repdl.relu(repdl.linear(x, *layer))
+    return repdl.linear(x, *last)
 
 
 # --- the cases ------------------------------------------------------------------------------
@@ -230,35 +237,18 @@ def _perceptron_in_torch() -> Any:
 
 
 def perceptron() -> Calls:
-    batch, labels = values((256, 784)), np.arange(256, dtype=np.int32) * 7 % 10
     step, arguments = speed_programs.perceptron()
+    *_, batch, labels = arguments
     generator = repdl.Generator(0)
     params = [repdl.init_linear(generator, *sizes) for sizes in itertools.pairwise(_SIZES)]
-
-    def apply(params, x):
-        *hidden, last = params
-        for layer in hidden:
-            x = repdl.relu(repdl.linear(x, *layer))
-        return repdl.linear(x, *last)
-
-    calls = in_jax(step, *arguments) | step_of_repdl(apply, params, batch, labels)
+    calls = in_jax(step, *arguments) | step_of_repdl(dense, params, batch, labels)
     return calls | steps_in_torch(_perceptron_in_torch, batch, labels)
 
 
 def adam() -> Calls:
     """Adam alone, on the parameters of that perceptron."""
     update, arguments = speed_programs.adam()
-    gradient, _, params = arguments
-    optimizer = repdl.adam(1e-3)
-
-    def of_repdl(gradient, state, params):
-        updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state
-
-    calls = in_jax(update, *arguments)
-    calls[IN_JAX] = functools.partial(
-        repjax.reproducible(of_repdl), gradient, optimizer.init(params), params
-    )
+    calls = in_jax(update, *arguments) | of_repdl(speed_programs.adam(repdl.adam(1e-3)))
 
     def in_torch(make):
         network = _perceptron_in_torch()
@@ -274,7 +264,7 @@ def adam() -> Calls:
 
 
 def lenet() -> Calls:
-    labels = np.arange(64, dtype=np.int32) * 7 % 10
+    labels = speed_programs.labels_of(64)
     model = LeNet5(activation="relu", pool="max")
     step, arguments = speed_programs.classified(model, values((64, 32, 32, 1)), labels)
     images = values((64, 1, 32, 32))
@@ -290,11 +280,7 @@ def lenet() -> Calls:
         for layer in params["conv"]:
             x = repdl.relu(repdl.conv2d(x, *layer))
             x = repdl.max_pool2d(x, 2)
-        x = x.reshape(len(x), -1)
-        *hidden, last = params["linear"]
-        for layer in hidden:
-            x = repdl.relu(repdl.linear(x, *layer))
-        return repdl.linear(x, *last)
+        return dense(params["linear"], x.reshape(len(x), -1))
 
     def make():
         return nn.Sequential(
@@ -370,18 +356,8 @@ def measure(calls: Calls, longest: float) -> dict[str, float]:
     """The smallest times, in seconds, of calls in turns."""
     for call in calls.values():
         seconds(call)  # compiles
-    best, turns = dict.fromkeys(calls, float("inf")), 0
-    until = time.perf_counter() + longest
-    while turns < LEAST_TURNS or time.perf_counter() < until:
-        for way, call in calls.items():
-            end, made = time.perf_counter() + BURST, 0
-            while made < LEAST_CALLS or time.perf_counter() < end:
-                best[way] = min(best[way], seconds(call))
-                made += 1
-                if best[way] > 10 * BURST:
-                    break
-        turns += 1
-    return best
+    best, _ = smallest([*calls.values()], time.perf_counter() + longest)
+    return dict(zip(calls, best, strict=True))
 
 
 def rows_of(chosen: dict[str, Callable[[], Calls]], longest: float) -> Iterator[dict[str, Any]]:

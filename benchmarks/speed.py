@@ -81,10 +81,10 @@ def seconds(call) -> float:
     return time.perf_counter() - start
 
 
-def measure(calls, until: float) -> dict[str, float]:
-    """The smallest times of both calls, made in turns at least ``until`` a time of perf_counter."""
-    first = [seconds(call) for call in calls]
-    best, turns = [math.inf, math.inf], 0
+def smallest(calls, until: float) -> tuple[list[float], int]:
+    """The smallest time of each call, made in turns at least ``until`` a time of perf_counter, and
+    how many turns there were."""
+    best, turns = [math.inf] * len(calls), 0
     while turns < LEAST_TURNS or time.perf_counter() < until:
         for which, call in enumerate(calls):
             end, made = time.perf_counter() + BURST, 0
@@ -92,6 +92,13 @@ def measure(calls, until: float) -> dict[str, float]:
                 best[which] = min(best[which], seconds(call))
                 made += 1
         turns += 1
+    return best, turns
+
+
+def measure(calls, until: float) -> dict[str, float]:
+    """The first and the smallest times of both calls, and the ratio of these."""
+    first = [seconds(call) for call in calls]
+    best, turns = smallest(calls, until)
     names = ("base_s", "ours_s"), ("base_first_s", "ours_first_s")
     row = dict(zip(names[0], best, strict=True)) | dict(zip(names[1], first, strict=True))
     return {**row, "ratio": best[1] / best[0], "turns": turns}

@@ -26,9 +26,13 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 Calls = tuple[Callable[[], Any], Callable[[], Any]]
 
 
-def training(loss: Callable, params: Any, *batch: Any) -> Program:
-    """A step of Adam on ``loss(params, *batch)``."""
-    optimizer = optax.adam(1e-3)
+ADAM = optax.adam(1e-3)
+
+
+def training(
+    loss: Callable, params: Any, *batch: Any, optimizer: optax.GradientTransformation = ADAM
+) -> Program:
+    """A step of the optimizer on ``loss(params, *batch)``."""
 
     def step(params, state, *batch):
         value, gradient = jax.value_and_grad(loss)(params, *batch)
@@ -50,7 +54,7 @@ def classified(model: nn.Module, inputs: Any, labels: np.ndarray) -> Program:
     return training(loss, _initial(model, inputs), inputs, labels)
 
 
-def _labels(count: int, classes: int = 10) -> np.ndarray:
+def labels_of(count: int, classes: int = 10) -> np.ndarray:
     return np.arange(count, dtype=np.int32) * 7 % classes
 
 
@@ -70,19 +74,18 @@ class Dense(nn.Module):
 
 
 def perceptron() -> Program:
-    return classified(Dense((1000, 1000, 10)), values((256, 784)), _labels(256))
+    return classified(Dense((1000, 1000, 10)), values((256, 784)), labels_of(256))
 
 
-def adam() -> Program:
+def adam(optimizer: optax.GradientTransformation = ADAM) -> Program:
     """Adam alone, on the parameters of that perceptron."""
-    _, (params, state, *_) = perceptron()
-    optimizer = optax.adam(1e-3)
+    _, (params, *_) = perceptron()
 
     def update(gradient, state, params):
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
 
-    return update, (jax.tree.map(lambda x: 1e-3 * x, params), state, params)
+    return update, (jax.tree.map(lambda x: 1e-3 * x, params), optimizer.init(params), params)
 
 
 class UNet(nn.Module):
@@ -135,7 +138,7 @@ def vae() -> Program:
 def dqn() -> Program:
     """Q-learning with a second network for the targets and Huber's loss."""
     model, before, after = Dense((120, 84, 4)), values((128, 8)), values((128, 8), 1)
-    actions, rewards, ended = _labels(128, 4), values((128,), 2), _labels(128, 2)
+    actions, rewards, ended = labels_of(128, 4), values((128,), 2), labels_of(128, 2)
     params = _initial(model, before)
 
     def loss(params, target, before, actions, rewards, after, ended):
@@ -211,7 +214,7 @@ class Recurrent(nn.Module):
 
 
 def recurrent(cell: str) -> Program:
-    return classified(Recurrent(cell), values((32, 50, 32)), _labels(32))
+    return classified(Recurrent(cell), values((32, 50, 32)), labels_of(32))
 
 
 # --- explicit functions: the stock function, and the explicit one -------------------------
@@ -299,7 +302,7 @@ def graph_sage() -> Program:
     senders, receivers = np.random.default_rng(0).integers(0, nodes, (2, edges)).astype(np.int32)
     ends = {"senders": senders, "receivers": receivers}
     layers = [nn.Dense(features), nn.Dense(classes)]
-    x, labels = values((nodes, features)), _labels(nodes, classes)
+    x, labels = values((nodes, features)), labels_of(nodes, classes)
 
     def loss(params, x, senders, receivers, labels):
         for layer, own in zip(layers, params, strict=True):

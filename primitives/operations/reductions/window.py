@@ -26,7 +26,6 @@ from repjax.primitives.operations.reductions.sums import add, pairwise
 
 # Windows up to this size are unrolled, which lets XLA fuse all of it into one loop.
 _UNROLLED = 64
-_PARAMETERS = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 
 
 def output_size(size: int, window: int, stride: int, dilation: int) -> int:
@@ -166,8 +165,6 @@ def _selected(operand, select_prim, weights, **window):
     Raises:
       RefusedError: the window is large, and the last index of ``operand`` is no int32.
     """
-    ones = (1,) * operand.ndim
-    window = {name: window.get(name) or ones for name in _PARAMETERS}
     keys = sort_keys.of(operand, select_prim is lax.ge_p)
     if math.prod(window["window_dimensions"]) > _UNROLLED:
         return _number_of_index(_selected_index(keys, **window), keys.shape, weights, **window)
@@ -249,7 +246,6 @@ def select_and_gather_add_body(tangents, operand, *, select_prim, **window):
       RefusedError: where the last index is no int32.
     """
     _check_indices(operand.size)
-    window = {name: window.get(name) or (1,) * operand.ndim for name in _PARAMETERS}
     selected = _selected(operand, select_prim, row_major(window["window_dimensions"]), **window)
     none = lax.lt(selected, lax.full_like(selected, 0))
     if tangents.size == 0:
@@ -286,7 +282,7 @@ def select_and_scatter_add_body(
         strides.append(stride)
         lows.append(low)
         reach.append(overlap[-1] * stride)  # of positions, some of which lie behind the window
-    weights = row_major(reach)
+    weights, ones = row_major(reach), (1,) * operand.ndim
     owner = _selected(
         operand,
         select_prim,
@@ -294,12 +290,13 @@ def select_and_scatter_add_body(
         window_dimensions=window_dimensions,
         window_strides=window_strides,
         padding=padding,
+        base_dilation=ones,
+        window_dilation=ones,
     )
     if math.prod(reach) < 1 << 24:  # not to be found again for each element
         owner = materialize_p.bind(lax.convert_element_type(owner, np.float32))
         owner = lax.convert_element_type(owner, np.int32)
     pads = [(j - 1, n - m) for j, n, m in zip(overlap, counts, source.shape, strict=True)]
-    ones = [1] * operand.ndim
     owner, value = pad_dilated(owner, -1, pads, ones), pad_dilated(source, 0, pads, ones)
 
     # An axis of o and one of r for each dimension.
