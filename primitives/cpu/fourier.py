@@ -24,7 +24,7 @@ class _Plan:
     def __init__(self):
         self.numbers: list[int] = []
         self._arrays: list[np.ndarray] = []
-        self._places: dict[tuple, int] = {}
+        self._places: dict[tuple, list[int]] = {}
         self._end = 0
 
     def add(self, n: int, sign: int) -> None:
@@ -32,11 +32,11 @@ class _Plan:
         if n == 1:
             self._stage(_NOTHING, n, 1, 1)
         elif p == n:
-            self._stage(_MATRIX, n, n, 1, *self._matrix(n, sign))
+            self._stage(_MATRIX, n, n, 1, self._matrix(n, sign))
         elif p > 1:
             m = n // p
             turns = self._roots(("turns", n, sign), lambda: fourier.twiddles(p, m, sign))
-            self._stage(_PARTS, n, p, m, *self._matrix(p, sign), *turns)
+            self._stage(_PARTS, n, p, m, self._matrix(p, sign), *turns)
             self.add(m, sign)
         else:
             chirp = self._roots(("chirp", n, sign), lambda: fourier.chirp_of(n, sign))
@@ -49,17 +49,19 @@ class _Plan:
     def _stage(self, *numbers: int) -> None:
         self.numbers += numbers
 
-    def _matrix(self, n: int, sign: int) -> tuple[int, int]:
-        return self._roots(("matrix", n, sign), lambda: np.hsplit(fourier.matrix(n, sign)[:n], 2))
+    def _matrix(self, n: int, sign: int) -> int:
+        (place,) = self._roots(("matrix", n, sign), lambda: [fourier.matrix(n, sign)])
+        return place
 
-    def _roots(self, key, make) -> tuple[int, int]:
-        """The places of cosines and sines."""
-        cosine, sine = (np.ravel(x) for x in make())
+    def _roots(self, key, make) -> list[int]:
+        """The places of arrays."""
         if key not in self._places:
-            self._places[key] = self._end
-            self._arrays += [cosine, sine]
-            self._end += 2 * cosine.size
-        return self._places[key], self._places[key] + cosine.size
+            self._places[key] = []
+            for array in make():
+                self._places[key].append(self._end)
+                self._arrays.append(np.ravel(array))
+                self._end += array.size
+        return self._places[key]
 
     def roots(self) -> np.ndarray:
         return np.concatenate([*self._arrays, np.zeros(_BEHIND, np.float32)])

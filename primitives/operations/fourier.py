@@ -92,9 +92,10 @@ def roots_of_unity(k: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(64)
 def matrix(n: int, sign: int) -> np.ndarray:
-    """The transform of real parts above imaginary ones to real parts beside imaginary ones."""
+    """[n, n]: what :func:`folded` is multiplied with, cosines above negative sines."""
+    even = n // 2 + 1
     cosine, sine = roots_of_unity(np.outer(np.arange(n), sign * np.arange(n)), n)
-    return np.block([[cosine, sine], [np.float32(0) - sine, cosine]])
+    return np.concatenate([cosine[:even], np.float32(0) - sine[1 : n - even + 1]])
 
 
 @functools.lru_cache(64)
@@ -144,11 +145,30 @@ def transform(x: Pair, sign: int) -> Pair:
     return _by_convolution(x, sign) if p == 1 else _by_parts(x, p, sign)
 
 
+def _folded(x):
+    """The sums x[j] + x[n - j], whose cosines are the same, and differences, whose sines are
+    negatives of each other."""
+    n = x.shape[-1]
+    differences = (n - 1) // 2
+    first, last = x[..., 1 : differences + 1], x[..., : n - 1 - differences : -1]
+    middle = x[..., differences + 1 : n - differences]  # its own partner, as x[0] is
+    return jnp.concatenate([x[..., :1], first + last, middle], -1), first - last
+
+
 def _by_matrix(x: Pair, sign: int) -> Pair:
+    """Real parts are sums of the real part's sums times cosines and the imaginary part's
+    differences times negative sines; imaginary parts, of the imaginary part's sums and the
+    negative differences of the real one."""
     (real, imaginary), n = x, x[0].shape[-1]
-    terms = real if imaginary is None else jnp.concatenate([real, imaginary], -1)
-    y = jnp.dot(terms, matrix(n, sign)[: terms.shape[-1]], precision=lax.Precision.HIGHEST)
-    return y[..., :n], y[..., n:]
+    dot = functools.partial(jnp.dot, precision=lax.Precision.HIGHEST)
+    sums, differences = _folded(real)
+    if imaginary is None:
+        cosines, sines = np.split(matrix(n, sign), [n // 2 + 1])
+        return dot(sums, cosines), dot(-differences, sines) if n > 2 else None
+    others, other_differences = _folded(imaginary)
+    terms = [[sums, other_differences], [others, -differences]]
+    y = dot(jnp.stack([jnp.concatenate(a, -1) for a in terms], -2), matrix(n, sign))
+    return y[..., 0, :], y[..., 1, :]
 
 
 def _by_parts(x: Pair, p: int, sign: int) -> Pair:

@@ -117,7 +117,7 @@ class Transforms {
       case kNothing: return copy_rows(x, 1, x.row, to);
       case kMatrix:
         return x.row == 1 ? set_.transform_one(s.matrix, x, to, outputs)
-                          : set_.transform(s.matrix, x, x.row, to, outputs);
+                          : set_.transform(s.matrix, x, {}, x.row, to, outputs);
       case kParts:
         return x.row == 1 ? by_parts_of_one(s, x, to, outputs) : by_parts(s, x, to, outputs);
       case kConvolution: return by_convolution(s, x, to, outputs);
@@ -135,10 +135,10 @@ class Transforms {
     for (int64_t k = 0; k < std::min(s.m, outputs); ++k) {
       Columns at = y.from(k * row);
       at.row = lanes;
-      set_.multiply_rows(at, s.cosine + k, s.sine + k, s.m, s.p, at);
       Columns results = to.from(k * lanes);
       results.row = s.m * lanes;
-      set_.transform(s.matrix, at, lanes, results, blocks_of(outputs - k, s.m));
+      const Turns turns = {s.cosine + k, s.sine + k, s.m, true};
+      set_.transform(s.matrix, at, turns, lanes, results, blocks_of(outputs - k, s.m));
     }
   }
 
@@ -168,14 +168,10 @@ class Transforms {
       set_.transpose(turned.real, width, height, width, y.real, height);
       set_.transpose(turned.imaginary, width, height, width, y.imaginary, height);
     }
-    for (int64_t i = 0; i < s.p; ++i) {
-      const Columns at = y.from(i * height);
-      set_.multiply_each(at, s.cosine + i * s.m, s.sine + i * s.m, s.m, at);
-    }
     const int64_t rows = blocks_of(outputs, s.m);
     Columns results = {to.real, to.imaginary, s.m};
     if (s.m != height) results = memory_.columns(s.p, height, to.imaginary);
-    set_.transform(s.matrix, y, height, results, rows);
+    set_.transform(s.matrix, y, {s.cosine, s.sine, s.m, false}, height, results, rows);
     if (s.m != height) copy_rows(results, rows, s.m, {to.real, to.imaginary, s.m});
   }
 
@@ -218,10 +214,10 @@ class Plan {
     s->n = number();
     s->p = number();
     s->m = number();
-    s->matrix = {s->p, nullptr, nullptr};
+    s->matrix = {s->p, nullptr};
     if (s->kind == kMatrix || s->kind == kParts) {
-      s->matrix.cosine = roots(s->p * s->p);
-      s->matrix.sine = roots(s->p * s->p);
+      is_right_ = is_right_ && s->p <= kMostOfMatrix;
+      s->matrix.matrix = roots(s->p * s->p);
     }
     if (s->kind == kParts || s->kind == kConvolution) {
       s->cosine = roots(s->n);
@@ -399,12 +395,12 @@ struct Blocks {
   }
 };
 
-// Multiply-adds for each element of a transform.
+// Multiply-adds for each element of a transform, of two numbers.
 double operations(const Stage& s) {
   switch (s.kind) {
     case kNothing: return 1;
-    case kMatrix: return 4.0 * s.p;
-    case kParts: return 4.0 * s.p + operations(*s.inner);
+    case kMatrix: return 2.0 * s.p;
+    case kParts: return 2.0 * s.p + operations(*s.inner);
     default: return (operations(*s.inner) + operations(*s.back)) * s.m / s.n;
   }
 }

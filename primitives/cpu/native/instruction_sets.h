@@ -430,11 +430,21 @@ struct Linalg {
   void (*lu_each)(float* matrices, int64_t m, int64_t n, int32_t* pivots, int32_t* permutation);
 };
 
-// The matrix of a Fourier transform: cosines and sines of j k / n of a turn, [n, n] each.  What is
-// read beyond an array of roots is in memory.
+// The matrix of a Fourier transform, [n, n], of at most 256: cosines of j k / n of a turn for j up to
+// n / 2, and then the negative sines for j from 1 up.  What is read beyond an array of roots is in
+// memory.
+constexpr int64_t kMostOfMatrix = 256;
 struct Roots {
   int64_t n;
+  const float* matrix;
+};
+
+// What elements are multiplied with before they are transformed, if there is something: row j has
+// the roots of element j, one for all transforms (`of_rows`), or one for each.
+struct Turns {
   const float *cosine, *sine;
+  int64_t row;
+  bool of_rows;
 };
 
 // Real and imaginary parts of rows; null for zeros, or for what nobody needs.  Element i of the
@@ -452,8 +462,8 @@ struct Columns {
 struct Fourier {
   int64_t lanes;
   // The first outputs of transforms, and of a single one, whose elements lie together.
-  void (*transform)(const Roots& matrix, const Columns& x, int64_t count, const Columns& to,
-                    int64_t outputs);
+  void (*transform)(const Roots& matrix, const Columns& x, const Turns& turns, int64_t count,
+                    const Columns& to, int64_t outputs);
   void (*transform_one)(const Roots& matrix, const Columns& x, const Columns& to, int64_t outputs);
   void (*multiply_rows)(const Columns& x, const float* real, const float* imaginary, int64_t step,
                         int64_t rows, const Columns& to);

@@ -16,7 +16,7 @@ from repjax.verify.reference.products import (
     exact_chain,
 )
 from repjax.verify.reference.table import COMPLEX, NoReference, Operation, of
-from repjax.verify.reference.values import FLOAT32, divide, nearest
+from repjax.verify.reference.values import FLOAT32, add, divide, nearest
 
 #: The numbers of JAX's FftType.
 KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
@@ -43,14 +43,24 @@ def roots(k, n: int):
     return found[..., 0], found[..., 1]
 
 
+def _folded(x):
+    """Elements that are their own partners, or sums with them; and differences."""
+    n = x.shape[-1]
+    j = np.arange(1, (n + 1) // 2)
+    sums, differences = add(x[..., j], x[..., n - j]), add(x[..., j], -x[..., n - j])
+    middle = [x[..., n // 2, None]] if n % 2 == 0 else []
+    return np.concatenate([x[..., :1], sums, *middle], -1), differences
+
+
 def matrix_product(x, sign, multiply=dot_general):
     n = x[0].shape[-1]
     cosine, sine = roots(np.outer(np.arange(n), sign * np.arange(n)), n)
-    terms = np.concatenate(x, -1)
-    numbers = (((terms.ndim - 1,), (0,)), ((), ()))
-    matrix = np.block([[cosine, sine], [-sine, cosine]]) + np.float32(0)
-    both = multiply(terms, matrix, numbers)
-    return both[..., :n], both[..., n:]
+    matrix = np.concatenate([cosine[: n // 2 + 1], -sine[1 : (n + 1) // 2]]) + np.float32(0)
+    (sums, differences), (others, other_differences) = map(_folded, x)
+    rows = [np.concatenate(a, -1) for a in ((sums, other_differences), (others, -differences))]
+    terms = np.stack(rows, -2)
+    both = multiply(terms, matrix, (((terms.ndim - 1,), (0,)), ((), ())))
+    return both[..., 0, :], both[..., 1, :]
 
 
 def transform(x, sign, multiply=dot_general):
