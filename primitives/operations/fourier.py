@@ -1,8 +1,9 @@
 """Discrete Fourier transforms, as products with small matrices.
 
-A transform of length n = p m, p the largest divisor that is at most :data:`RADIX`, is p transforms
-of length m, a multiplication with roots of unity, and a product with the matrix of the transform of
-length p (Cooley and Tukey 1965).  Lengths without such a divisor are products with a matrix up to
+A transform of at most :data:`RADIX` elements is a product with a matrix.  One of more, n = p m, p
+the largest divisor up to :data:`RADIX` and the root of n, is p transforms of length m, a
+multiplication with roots of unity, and a product with the matrix of the transform of length p
+(Cooley and Tukey 1965).  Lengths without such a divisor are products with a matrix up to
 :data:`DIRECT`, and else convolutions of a power of two (Bluestein 1970).  ``docs/numerics.md``,
 section 19, states the graph.
 
@@ -130,8 +131,8 @@ def _each(function, x: Pair) -> Pair:
 def part(n: int) -> int:
     """The length of the transforms by a matrix in one of length n; 1 where that is a convolution
     (or n is 1)."""
-    p = max(d for d in range(1, min(n, RADIX) + 1) if n % d == 0)
-    return n if p == 1 and n <= DIRECT else p
+    p = max(d for d in range(1, RADIX + 1) if n % d == 0 and d * d <= n)
+    return n if n <= RADIX or (p == 1 and n <= DIRECT) else p
 
 
 def transform(x: Pair, sign: int) -> Pair:
@@ -167,8 +168,8 @@ def _by_matrix(x: Pair, sign: int) -> Pair:
         return dot(sums, cosines), dot(-differences, sines) if n > 2 else None
     others, other_differences = _folded(imaginary)
     terms = [[sums, other_differences], [others, -differences]]
-    y = dot(jnp.stack([jnp.concatenate(a, -1) for a in terms], -2), matrix(n, sign))
-    return y[..., 0, :], y[..., 1, :]
+    y = dot(jnp.stack([jnp.concatenate(a, -1) for a in terms]), matrix(n, sign))
+    return y[0], y[1]
 
 
 def _by_parts(x: Pair, p: int, sign: int) -> Pair:

@@ -66,10 +66,10 @@ def matrix_product(x, sign, multiply=dot_general):
 def transform(x, sign, multiply=dot_general):
     """The sums over j of x[j] exp(sign 2 pi i j k / n) along the last axis, of pairs."""
     n = x[0].shape[-1]
-    p = max(d for d in range(1, 33) if n % d == 0)
+    p = max(d for d in range(1, 33) if n % d == 0 and d * d <= n)
     if n == 1:
         return x
-    if p == n or (p == 1 and n <= 256):
+    if n <= 32 or (p == 1 and n <= 256):
         return matrix_product(x, sign, multiply)
     return by_convolution(x, sign, multiply) if p == 1 else by_parts(x, p, sign, multiply)
 
