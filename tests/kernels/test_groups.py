@@ -941,6 +941,37 @@ def test_one_that_is_not_canonical(special):
         assert_same_bits(with_kernel(function, x, y), expected, name)
 
 
+SUMS_AND_PRODUCTS = {"add": lax.add, "sub": lax.sub, "mul": lax.mul}
+
+
+def _pairs(second, of_first):
+    """What one operation makes of another one's result, which only it needs, or others do, too."""
+
+    def function(x, y, z, number):
+        first = of_first(x, y)
+        return (
+            *(second(first, z), second(z, first), second(of_first(x, number), z) * y),
+            *(second(of_first(number, y), of_first(z, number)), second(first, first)),
+            second(second(of_first(y, z), first), x) + lax.sqrt(x),
+        )
+
+    return function
+
+
+@pytest.mark.parametrize("second", SUMS_AND_PRODUCTS)
+@pytest.mark.parametrize("first", SUMS_AND_PRODUCTS)
+def test_pairs_of_operations(first, second):
+    function = _pairs(SUMS_AND_PRODUCTS[second], SUMS_AND_PRODUCTS[first])
+    for of in (floats, normal):  # with what is not canonical, and without
+        operands = *(of(3000, seed) for seed in range(3)), np.float32(-1.25)
+        expected = without_kernel(function, *operands)
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(function, *operands), expected, name)
+    if second == "sub":  # so that this can fail
+        with pytest.raises(AssertionError):
+            assert_same_bits(expected[0], expected[1])
+
+
 @pytest.mark.parametrize("special", [1e-40, -1e-40, -0.0, np.nan, -np.nan, np.inf], ids=str)
 @pytest.mark.parametrize(
     "function",

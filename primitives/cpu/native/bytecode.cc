@@ -219,11 +219,17 @@ class Ahead {
   int64_t arrays_, next_, lines_, fetched_;
 };
 
-// The instructions that make an input canonical for some operations alone, as bits.
+// What is said of instructions by the bits of a number is of bytecode with no more of them, and of
+// registers.
+constexpr int64_t kMostNoted = 64;
+
+bool is_sum_or_product(Operation operation) {
+  return operation == Operation::add || operation == Operation::sub || operation == Operation::mul;
+}
+
+// The instructions that make an input canonical for some operations alone.
 template <class Are>
 uint64_t find_canonical_for(const Bytecode& code, Are are) {
-  constexpr int64_t kMost = 64;
-  if (code.instruction_count > kMost || code.registers > kMost) return 0;
   uint64_t found = 0, others = 0;  // registers that others read
   for (int64_t i = code.instruction_count; i-- > 0;) {
     const Instruction& x = code.instructions[i];
@@ -249,10 +255,7 @@ uint64_t find_canonical_for(const Bytecode& code, Are are) {
 // might note that an operand was subnormal, too.
 uint64_t find_raw(const Bytecode& code) {
   if (!notes_subnormals()) return 0;
-  return find_canonical_for(code, [](Operation operation) {
-    return operation == Operation::add || operation == Operation::sub ||
-           operation == Operation::mul;
-  });
+  return find_canonical_for(code, is_sum_or_product);
 }
 
 // Those for functions that have the same result for subnormal numbers as for zero, once it is guarded: it
@@ -273,6 +276,34 @@ uint64_t find_needless(const Bytecode& code) {
         return false;
     }
   });
+}
+
+// Of additions, subtractions and multiplications that follow each other: what is between two of them
+// stays in a register of the processor.
+uint64_t find_pairs(const Bytecode& code) {
+  uint64_t found = 0, read = 0, read_after_next = 0;  // registers that are read behind an instruction
+  for (int64_t i = code.instruction_count; i-- > 0;) {
+    const Instruction& x = code.instructions[i];
+    const auto operation = Operation(x.operation);
+    if (operation == Operation::width || operation == Operation::runs) continue;
+    if (operation == Operation::move) {  // of several to one place
+      read |= uint64_t{1} << x.from[0];
+      continue;
+    }
+    if (i + 1 < code.instruction_count && x.to >= code.input_count + code.output_count) {
+      const Instruction& next = code.instructions[i + 1];
+      const bool is_over = next.to == x.to || !(read_after_next >> x.to & 1);
+      const bool once = (next.from[0] == x.to) != (next.from[1] == x.to);
+      if (is_over && once && is_sum_or_product(operation) &&
+          is_sum_or_product(Operation(next.operation))) {
+        found |= uint64_t{1} << i;
+      }
+    }
+    read_after_next = read;
+    read &= ~(uint64_t{1} << x.to);
+    for (const int64_t from : x.from) read |= uint64_t{1} << from;
+  }
+  return found;
 }
 
 // What fits into a vector, with registers of one: most of what little bytecode takes is else to look
@@ -345,8 +376,11 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
     code.cost += repjax::cost(Operation(code.instructions[i].operation));
   }
   const bool has_long = code.cost > code.instruction_count;
-  if (has_long) code.needless = find_needless(code);
-  else code.raw = find_raw(code);
+  if (code.instruction_count <= kMostNoted && code.registers <= kMostNoted) {
+    code.pairs = find_pairs(code);
+    if (has_long) code.needless = find_needless(code);
+    else code.raw = find_raw(code);
+  }
   if (code.instruction_count > 0) {
     const Instruction& first = code.instructions[0];
     if (Operation(first.operation) == Operation::width) {
@@ -508,6 +542,19 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         int32_t* const there = own[x.to] + behind;
         set.apply(operation, lanes, a, b, c, there);
         result = {there, true};
+        continue;
+      }
+      if (code.pairs >> i & 1 && !(a.same && b.same)) {
+        const Instruction& next = code.instructions[++i];
+        const bool turned = next.from[1] == x.to;
+        const bool is_last = made_canonical(i);
+        const int64_t written = is_last ? code.instructions[i + 1].to : next.to;
+        const bool is_canonical =
+            set.apply_pair(operation, Operation(next.operation), turned, is_last, all, a, b,
+                           read(next.from[!turned]), to[written]);
+        at[next.to] = at[written] = {to[written], false};
+        here += 1 + is_canonical;
+        i += is_canonical;
         continue;
       }
       const bool is_last = made_canonical(i);

@@ -102,6 +102,7 @@ struct Bytecode {
   const Instruction* instructions;
   uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
   uint64_t needless = 0;   // instructions that make an input canonical for what does not need it
+  uint64_t pairs = 0;      // instructions whose result the next one alone needs, and which are done with it
   int64_t block = kBlock;  // elements that are computed together
   int64_t row = 0;         // of the longest row, where rows differ
   int64_t cost = 0;        // what an element takes, in additions

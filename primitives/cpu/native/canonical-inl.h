@@ -45,13 +45,20 @@ static inline Integers<V> canonical(V x) {
   return with_one_nan(x, flush(x));
 }
 
-// a / b.  Where masks are registers, GCC would divide a second time, with a mask, instead of masking the
-// quotient.
+// a b and a / b.  Where masks are registers, GCC would compute it a second time, with a mask, instead of
+// masking the result.
+template <class V>
+static inline V once(V x) {
+#if defined(__x86_64__)
+  if constexpr (kClasses) asm("" : "+v"(x));
+#endif
+  return x;
+}
+template <class V>
+static inline V multiplied(V a, V b) {
+  return once(a * b);
+}
 template <class V>
 static inline V divided(V a, V b) {
-  V q = a / b;
-#if defined(__x86_64__)
-  if constexpr (kClasses) asm("" : "+v"(q));
-#endif
-  return q;
+  return once(a / b);
 }

@@ -240,7 +240,7 @@ static inline __attribute__((always_inline)) void each_of(Operation operation, E
     FLOATS(canonicalize, canonical(x))
     FLOATS(add, flush(x + y))
     FLOATS(sub, flush(x - y))
-    FLOATS(mul, guard(x * y))
+    FLOATS(mul, guard(multiplied(x, y)))
     FLOATS(div, guard(divided(x, y)))
     FLOATS(neg, flush(-x))
     FLOATS(sqrt, guard(root(x)))
@@ -343,47 +343,77 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
   each_of(operation, each, [=] { apply_function(operation, count, a, b, c, to); });
 }
 
-// Results of these are canonical but for NaNs, and 0 times a NaN, or an infinity, is one.
-static bool apply_and_look(Operation operation, int64_t count, Operand a, Operand b, Operand c,
-                           int32_t* to) {
+// As for_each; whether the results, which are canonical but for NaNs, have none: 0 times a NaN, or an
+// infinity, is one.
+template <class Function>
+static inline __attribute__((always_inline)) bool for_each_and_look(Function function, int64_t count,
+                                                                    Operand a, Operand b, Operand c,
+                                                                    int32_t* to) {
   Vector sum = {};
-  const auto each = [&](auto function) {
-    for_each(
-        [&](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
-          const Bits result = function(x, y, z);
-          sum += as<Vector>(result) * Vector{};
-          return result;
-        },
-        count, a, b, c, to);
-  };
-  switch (operation) {
-    case Operation::add:
-      each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) + as<Vector>(y)); });
-      break;
-    case Operation::sub:
-      each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) - as<Vector>(y)); });
-      break;
-    case Operation::mul:
-      each([](Bits x, Bits y, Bits) { return guard(as<Vector>(x) * as<Vector>(y)); });
-      break;
-    case Operation::div:
-      each([](Bits x, Bits y, Bits) { return guard(divided(as<Vector>(x), as<Vector>(y))); });
-      break;
-    case Operation::sqrt:
-      each([](Bits x, Bits, Bits) { return guard(root(as<Vector>(x))); });
-      break;
-    case Operation::select:
-      each([](Bits x, Bits y, Bits z) { return where(x, z, y); });
-      break;
-    default:
-      apply(operation, count, a, b, c, to);
-      return false;
-  }
+  for_each(
+      [&](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
+        const Bits result = function(x, y, z);
+        sum += as<Vector>(result) * Vector{};
+        return result;
+      },
+      count, a, b, c, to);
   const Bits other = (Bits)(sum != sum);
   int64_t words[sizeof other / 8], any = 0;
   __builtin_memcpy(words, &other, sizeof other);
   for (const int64_t word : words) any |= word;
   return any == 0;
+}
+
+static bool apply_and_look(Operation operation, int64_t count, Operand a, Operand b, Operand c,
+                           int32_t* to) {
+  const auto each = [=](auto function) { return for_each_and_look(function, count, a, b, c, to); };
+  switch (operation) {
+    case Operation::add:
+      return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) + as<Vector>(y)); });
+    case Operation::sub:
+      return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) - as<Vector>(y)); });
+    case Operation::mul:
+      return each([](Bits x, Bits y, Bits) { return guard(multiplied(as<Vector>(x), as<Vector>(y))); });
+    case Operation::div:
+      return each([](Bits x, Bits y, Bits) { return guard(divided(as<Vector>(x), as<Vector>(y))); });
+    case Operation::sqrt:
+      return each([](Bits x, Bits, Bits) { return guard(root(as<Vector>(x))); });
+    case Operation::select:
+      return each([](Bits x, Bits y, Bits z) { return where(x, z, y); });
+    default:
+      apply(operation, count, a, b, c, to);
+      return false;
+  }
+}
+
+// Calls `with` with an addition, a subtraction or a multiplication of two vectors; `turned`: of the
+// second and the first one.
+template <class With>
+static inline __attribute__((always_inline)) bool with_sum_or_product(Operation operation,
+                                                                      bool turned, With with) {
+  switch (operation) {
+    case Operation::add:
+      return with([](Vector x, Vector y) { return as<Vector>(flush(x + y)); });
+    case Operation::mul:
+      return with([](Vector x, Vector y) { return as<Vector>(guard(multiplied(x, y))); });
+    default:
+      return turned ? with([](Vector x, Vector y) { return as<Vector>(flush(y - x)); })
+                    : with([](Vector x, Vector y) { return as<Vector>(flush(x - y)); });
+  }
+}
+
+static bool apply_pair(Operation first, Operation second, bool turned, bool looks, int64_t count,
+                       Operand a, Operand b, Operand c, int32_t* to) {
+  return with_sum_or_product(first, false, [&](auto inner) {
+    return with_sum_or_product(second, turned, [&](auto outer) {
+      const auto both = [=](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
+        return as<Bits>(outer(inner(as<Vector>(x), as<Vector>(y)), as<Vector>(z)));
+      };
+      if (looks) return for_each_and_look(both, count, a, b, c, to);
+      for_each(both, count, a, b, c, to);
+      return false;
+    });
+  });
 }
 
 // repjax.primitives.operations.add_n: an expansion in float64, then its parts from the smallest on;
@@ -648,6 +678,6 @@ static void run(const Short& code, int32_t* lines) {
 }
 
 constexpr Elementwise kElementwise = {
-    kLanes,        apply,          apply_and_look, add_n,
+    kLanes,        apply,          apply_and_look, apply_pair, add_n,
     load_elements, store_elements, store_pairs,    kClasses ? are_canonical : nullptr,
     run};

@@ -339,6 +339,10 @@ struct Elementwise {
   // for NaNs and, unless they are selected, zeros.
   bool (*apply_and_look)(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                          int32_t* to);
+  // to = second(first(a, b), c), or second(c, first(a, b)) if `turned`, of additions, subtractions and
+  // multiplications; if it `looks`, it says what apply_and_look says.
+  bool (*apply_pair)(Operation first, Operation second, bool turned, bool looks, int64_t count,
+                     Operand a, Operand b, Operand c, int32_t* to);
   // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
   void (*add_n)(bool odd, const Operand* terms, int64_t terms_count, int64_t count, int32_t* to);
   // Runs of `count` elements in memory, from `first` on and `step` apart, to a register.
