@@ -498,6 +498,18 @@ class Bytecode:
         self.instructions.append(_Instruction("bitwise_or", self._value(), (value, value)))
         return self.instructions[-1].result
 
+    def _finish_results(self, outputs: Sequence[int]) -> None:
+        """Make each output canonical where it is made, which the kernel does at once."""
+        ends = {
+            x.operands[0]: x
+            for x in self.instructions
+            if x.operation == "canonicalize" and x.result in outputs
+        }
+        made = [x for x in self.instructions if x.result in ends]
+        ends = {x.result: ends[x.result] for x in made}  # not those of inputs
+        others = (x for x in self.instructions if x not in ends.values())
+        self.instructions = [y for x in others for y in (x, ends.get(x.result)) if y is not None]
+
     def encode(self, size: int, results: Iterable[tuple[Sequence[int], Any]]) -> list[int]:
         """The bytecode for so many elements; its results are values, with their types in memory.
 
@@ -523,6 +535,7 @@ class Bytecode:
             if x.result in needed or not x.runs:
                 needed.update(x.operands)
         self.instructions = [x for x in self.instructions if x.result in needed or not x.runs]
+        self._finish_results(outputs)
         last = {x: i for i, of in enumerate(self.instructions) for x in of.operands}
         free: set[int] = set()
         instructions, count, width = [], len(fixed), 0

@@ -941,6 +941,18 @@ def test_one_that_is_not_canonical(special):
         assert_same_bits(with_kernel(function, x, y), expected, name)
 
 
+def test_results_are_made_canonical_where_they_are_made():
+    code, dtype = bytecode.Bytecode(), np.dtype(np.float32)
+    x = code.read(bytecode.Place.along("x", [(8, 1)]), dtype)
+    made = code("add", x, x), code("mul", x, x)
+    results = [([code("canonicalize", value)], dtype) for value in made]
+    names = {number: name for name, number in library.operations().items()}
+    instructions = np.reshape(code.encode(8, results)[-20:], (4, 5))
+    order = [names[operation] for operation in instructions[:, 0]]
+    assert order == ["add", "canonicalize", "mul", "canonicalize"]
+    assert (instructions[::2, 1] == instructions[1::2, 2]).all()
+
+
 SUMS_AND_PRODUCTS = {"add": lax.add, "sub": lax.sub, "mul": lax.mul}
 
 
