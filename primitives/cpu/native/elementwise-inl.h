@@ -373,7 +373,9 @@ static bool apply_and_look(Operation operation, int64_t count, Operand a, Operan
     case Operation::sub:
       return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) - as<Vector>(y)); });
     case Operation::mul:
-      return each([](Bits x, Bits y, Bits) { return guard(multiplied(as<Vector>(x), as<Vector>(y))); });
+      return each([](Bits x, Bits y, Bits) {
+        return guard(multiplied(as<Vector>(x), as<Vector>(y)));
+      });
     case Operation::div:
       return each([](Bits x, Bits y, Bits) { return guard(divided(as<Vector>(x), as<Vector>(y))); });
     case Operation::sqrt:

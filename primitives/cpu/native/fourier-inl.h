@@ -232,8 +232,8 @@ static void transform_vectors(const Roots& w, const Columns& x, const Turns& tur
   Terms<kColumns> terms;
   fold(w.n, x, turns, at, terms);
   const int64_t sums = w.n / 2 + 1;
-  const Chain real = {w.matrix, terms.parts[0], w.n, 0, x.imaginary ? w.n : sums};
-  const Chain imaginary = {w.matrix, terms.parts[1], w.n, x.imaginary ? 0 : sums, w.n};
+  const Chain real = {w.elements, terms.parts[0], w.n, 0, x.imaginary ? w.n : sums};
+  const Chain imaginary = {w.elements, terms.parts[1], w.n, x.imaginary ? 0 : sums, w.n};
   multiply_part<kColumns>(real, to.real + at, to.row, outputs);
   if (to.imaginary) multiply_part<kColumns>(imaginary, to.imaginary + at, to.row, outputs);
 }
@@ -256,7 +256,7 @@ static inline void outputs_of_one(const Roots& w, const float* real, const float
     const Vector x = broadcast(real[j]), y = broadcast(imaginary[j]);
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v) {
-      const Vector root = load(w.matrix + j * w.n + k + v * kLanes);
+      const Vector root = load(w.elements + j * w.n + k + v * kLanes);
       a[v] = fma(x, root, a[v]);
       b[v] = fma(y, root, b[v]);
     }
@@ -298,11 +298,11 @@ static inline void multiply_vector(const Columns& x, Vector c, Vector d, const C
   store(to.imaginary + at, imaginary);
 }
 
-// Rows of a few elements times a number each, which are `step` apart.
-static void multiply_rows(const Columns& x, const float* real, const float* imaginary, int64_t step,
+// Rows of a few elements times a number each.
+static void multiply_rows(const Columns& x, const float* real, const float* imaginary,
                           int64_t rows, const Columns& to) {
   for (int64_t i = 0; i < rows; ++i) {
-    const Vector c = broadcast(real[i * step]), d = broadcast(imaginary[i * step]);
+    const Vector c = broadcast(real[i]), d = broadcast(imaginary[i]);
     for (int64_t j = i * x.row; j < (i + 1) * x.row; j += kLanes) {
       x.imaginary ? multiply_vector<true>(x, c, d, to, j) : multiply_vector<false>(x, c, d, to, j);
     }

@@ -194,7 +194,7 @@ class Transforms {
   void multiply(const Columns& x, const float* real, const float* imaginary, int64_t rows,
                 const Columns& to) {
     if (x.row == 1) return set_.multiply_each(x, real, imaginary, rows, to);
-    set_.multiply_rows(x, real, imaginary, 1, rows, to);
+    set_.multiply_rows(x, real, imaginary, rows, to);
   }
 };
 
@@ -217,7 +217,7 @@ class Plan {
     s->matrix = {s->p, nullptr};
     if (s->kind == kMatrix || s->kind == kParts) {
       is_right_ = is_right_ && s->p <= kMostOfMatrix;
-      s->matrix.matrix = roots(s->p * s->p);
+      s->matrix.elements = roots(s->p * s->p);
     }
     if (s->kind == kParts || s->kind == kConvolution) {
       s->cosine = roots(s->n);

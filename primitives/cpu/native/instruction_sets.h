@@ -440,7 +440,7 @@ struct Linalg {
 constexpr int64_t kMostOfMatrix = 256;
 struct Roots {
   int64_t n;
-  const float* matrix;
+  const float* elements;
 };
 
 // What elements are multiplied with before they are transformed, if there is something: row j has
@@ -469,8 +469,8 @@ struct Fourier {
   void (*transform)(const Roots& matrix, const Columns& x, const Turns& turns, int64_t count,
                     const Columns& to, int64_t outputs);
   void (*transform_one)(const Roots& matrix, const Columns& x, const Columns& to, int64_t outputs);
-  void (*multiply_rows)(const Columns& x, const float* real, const float* imaginary, int64_t step,
-                        int64_t rows, const Columns& to);
+  void (*multiply_rows)(const Columns& x, const float* real, const float* imaginary, int64_t rows,
+                        const Columns& to);
   void (*multiply_each)(const Columns& x, const float* real, const float* imaginary, int64_t count,
                         const Columns& to);
   void (*transpose)(const float* from, int64_t row, int64_t rows, int64_t columns, float* to,
