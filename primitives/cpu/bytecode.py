@@ -505,10 +505,15 @@ class Bytecode:
             for x in self.instructions
             if x.operation == "canonicalize" and x.result in outputs
         }
-        made = [x for x in self.instructions if x.result in ends]
-        ends = {x.result: ends[x.result] for x in made}  # not those of inputs
-        others = (x for x in self.instructions if x not in ends.values())
-        self.instructions = [y for x in others for y in (x, ends.get(x.result)) if y is not None]
+        made = {x.result for x in self.instructions}
+        moved = {x.result for value, x in ends.items() if value in made}  # not those of inputs
+        instructions: list[_Instruction] = []
+        for x in self.instructions:
+            following = None if x.result in moved else x
+            while following is not None:  # of a result another one may be made
+                instructions.append(following)
+                following = ends.get(following.result)
+        self.instructions = instructions
 
     def encode(self, size: int, results: Iterable[tuple[Sequence[int], Any]]) -> list[int]:
         """The bytecode for so many elements; its results are values, with their types in memory.

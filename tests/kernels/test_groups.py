@@ -953,6 +953,18 @@ def test_results_are_made_canonical_where_they_are_made():
     assert (instructions[::2, 1] == instructions[1::2, 2]).all()
 
 
+def test_results_that_are_made_of_results():
+    x, y = floats(1500, 1), floats(1500, 2)
+
+    def function(x, y):
+        total = x + y
+        return total, total - 0.0, total * y, (total - 0.0) + y, -total, abs(total)
+
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
 SUMS_AND_PRODUCTS = {"add": lax.add, "sub": lax.sub, "mul": lax.mul}
 
 
