@@ -148,12 +148,16 @@ def transform(x: Pair, sign: int) -> Pair:
 
 def _folded(x):
     """The sums x[j] + x[n - j], whose cosines are the same, and differences, whose sines are
-    negatives of each other."""
+    negatives of each other; of two elements and of one there are no differences."""
     n = x.shape[-1]
-    differences = (n - 1) // 2
-    first, last = x[..., 1 : differences + 1], x[..., : n - 1 - differences : -1]
-    middle = x[..., differences + 1 : n - differences]  # its own partner, as x[0] is
-    return jnp.concatenate([x[..., :1], first + last, middle], -1), first - last
+    half = (n - 1) // 2
+    sums, differences = [x[..., :1]], None
+    if half:
+        first, last = x[..., 1 : half + 1], x[..., : n - 1 - half : -1]
+        sums, differences = [*sums, first + last], first - last
+    if n % 2 == 0:  # its own partner, as x[0] is
+        sums.append(x[..., n // 2, None])
+    return jnp.concatenate(sums, -1), differences
 
 
 def _by_matrix(x: Pair, sign: int) -> Pair:
@@ -165,10 +169,12 @@ def _by_matrix(x: Pair, sign: int) -> Pair:
     sums, differences = _folded(real)
     if imaginary is None:
         cosines, sines = np.split(matrix(n, sign), [n // 2 + 1])
-        return dot(sums, cosines), dot(-differences, sines) if n > 2 else None
+        return dot(sums, cosines), None if differences is None else dot(-differences, sines)
     others, other_differences = _folded(imaginary)
-    terms = [[sums, other_differences], [others, -differences]]
-    y = dot(jnp.stack([jnp.concatenate(a, -1) for a in terms]), matrix(n, sign))
+    terms = jnp.stack([sums, others])
+    if differences is not None:
+        terms = jnp.concatenate([terms, jnp.stack([other_differences, -differences])], -1)
+    y = dot(terms, matrix(n, sign))
     return y[0], y[1]
 
 
