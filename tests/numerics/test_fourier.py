@@ -100,6 +100,16 @@ def test_several_axes():
     assert_same_bits(repjax.reproducible(jnp.fft.rfft2)(real), expected)
 
 
+@pytest.mark.parametrize("contraction", ["sequential", "order_independent", "exact"])
+@pytest.mark.parametrize("function", [jnp.fft.fft2, jnp.fft.irfft2])
+def test_axes_of_two_elements(function, contraction):
+    """These have nothing to fold; each of a batch has the bits that it has by itself."""
+    x = signal(2, 33, 2)
+    whole = repjax.reproducible(lambda x: function(x), contraction=contraction)(x)
+    first = repjax.reproducible(lambda x: function(x), contraction=contraction)(x[:1])
+    assert_same_bits(np.asarray(whole)[:1], first)
+
+
 ORDERS = [(n, "sequential") for n in LENGTHS] + [(n, "order_independent") for n in (37, 100, 263)]
 
 
