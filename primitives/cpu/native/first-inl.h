@@ -362,7 +362,8 @@ INLINE Tried digamma(Narrow x) {
   const Wide fractions = fused(cosine, below, -(above * sine)) * (both * z);
   const Wide smooth = precise_log(z) - fused(polynomial(square, kDigamma), square, half * inverse);
   const Wide result = smooth + fractions;
-  return rounded_within(result, max(abs(result), y) < number(__builtin_inf()), {});
+  const Wide infinity = number(__builtin_inf());
+  return rounded_within(result, (abs(result) < infinity) & (y < infinity), {});  // nor a NaN
 }
 
 // erf(x) = x p(t), 63/16 |x| = i + t, |t| <= 1/2; from 3.93 on, it rounds to 1.
