@@ -184,8 +184,11 @@ prim_requires_devices_during_lowering.update(
 )
 
 
-def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
+def in_kernels(
+    function: Callable[..., Sequence[Any]], *operands, carry: tuple[int, int] = (0, 0)
+) -> list[Any]:
     """The results of a function of repjax's primitives, with what there are kernels for in them.
+    ``carry`` as for :func:`~repjax.primitives.fusion.groups.in_groups`: the function is a loop's.
 
     Which these are depends on the platform that programs are expected to be compiled for.  On
     another one, the results have the same bits.  Kernels are for sizes that are known.
@@ -202,4 +205,4 @@ def in_kernels(function: Callable[..., Sequence[Any]], *operands) -> list[Any]:
         closed = with_turned_constants(without_sums_of_few(closed, kernels))
     closed = plan_inside(closed, in_kernels)
     run = in_entries if kernels.reads_raw else jax.core.eval_jaxpr
-    return fuse(functools.partial(run, *open_jaxpr(closed)), kernels, *operands)
+    return fuse(functools.partial(run, *open_jaxpr(closed)), kernels, *operands, carry=carry)

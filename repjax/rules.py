@@ -22,6 +22,7 @@ from repjax.primitives.core.programs import (
     is_explicit,
     open_jaxpr,
     struct,
+    struct_of,
 )
 from repjax.primitives.core.tables import (
     COMPLEX,
@@ -34,6 +35,7 @@ from repjax.primitives.core.tables import (
 )
 from repjax.primitives.core.values import canonicalize, is_inexact
 from repjax.primitives.core.weak import hold, is_narrow
+from repjax.primitives.fusion.invariants import without_invariants
 from repjax.primitives.kernels import in_kernels
 from repjax.primitives.operations.exact import bind_exact
 
@@ -276,6 +278,19 @@ def scan(context: Context, operands, params):
     _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
     if not context.differentiable and _is_unrolled(params):
         return _steps(jaxpr, operands, params)
+    if context.differentiable:
+        return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
+    consts, carry, xs = operands[:first], operands[first : first + count], operands[first + count :]
+    results, body = without_invariants(jaxpr, consts)
+    if results:
+
+        def step(carry, x):
+            given = body(*results, *consts, *carry, *x)
+            return given[:count], given[count:]
+
+        options = {k: params[k] for k in ("length", "reverse", "unroll")}
+        carry, ys = jax.lax.scan(step, carry, xs, **options)
+        return [*carry, *ys]
     return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
 
 
@@ -306,8 +321,16 @@ def while_loop(context: Context, operands, params):
     first, second = params["cond_nconsts"], params["body_nconsts"]
     carry = operands[first + second :]
     cond = _rewritten(context, params["cond_jaxpr"], [*operands[:first], *carry])
-    body = _rewritten(context, params["body_jaxpr"], operands[first:])
+    body = _rewritten(context, params["body_jaxpr"], operands[first:], is_planned=False)
     _check_formats(context, body.in_avals[second:], body.out_avals)
+    if not context.differentiable:
+        constants = operands[first : first + second]
+        results, program = without_invariants(body, constants)
+        operands = [*operands[:first], *results, *constants, *carry]
+        params = {**params, "body_nconsts": len(results) + second}
+        types = map(struct_of, [*results, *constants, *carry])
+        places = len(results) + second, len(carry)
+        body = jax.make_jaxpr(functools.partial(in_kernels, program, carry=places))(*types)
     return stock.while_p.bind(*operands, **{**params, "cond_jaxpr": cond, "body_jaxpr": body})
 
 

@@ -378,7 +378,8 @@ def _hide_constants(context: Context, equation, operands, results, repeated) -> 
     if undecided or repeated or equation.primitive.name in _UNIFORM:
         context.constants.update((id(x), x) for x in results)
         return results
-    return [hidden(x) for x in results]
+    # What a call gives may be a scalar that was broadcast.
+    return [x if id(x) in context.repeated else hidden(x) for x in results]
 
 
 def interpret_closed(context: Context, jaxpr, operands) -> list[Any]:

@@ -8,6 +8,7 @@ stand for.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -327,6 +328,9 @@ class Place:
     def sources(self) -> list[Any]:
         return [self.source]
 
+    def is_number(self) -> bool:
+        return not self.axes
+
     def encode(self) -> list[int]:
         """As integers, but for the first element, which only parts of a joint have."""
         return [len(self.axes), *itertools.chain(*self.axes)]
@@ -341,6 +345,9 @@ class Joint:
 
     def sources(self) -> list[Any]:
         return [source for place in self.places for source in place.sources()]
+
+    def is_number(self) -> bool:
+        return len(self.places) == 1 and self.places[0].is_number()
 
     def encode(self) -> list[int]:
         """As :meth:`Place.encode`."""
@@ -515,6 +522,22 @@ class Bytecode:
                 following = ends.get(following.result)
         self.instructions = instructions
 
+    def _ending(self) -> dict[int, list[int]]:
+        """The values that are needed no more after each instruction.
+
+        What a number chooses from is needed as long as the result, which is one of them.
+        """
+        numbers = {value for place, value in self.inputs.items() if place.is_number()}
+        last = {x: i for i, of in enumerate(self.instructions) for x in of.operands}
+        for i, x in reversed([*enumerate(self.instructions)]):
+            if x.operation == "select" and x.operands[0] in numbers:
+                end = last.get(x.result, i)
+                last.update((y, max(last[y], end)) for y in x.operands[1:])
+        ending = collections.defaultdict(list)
+        for value, i in last.items():
+            ending[i].append(value)
+        return ending
+
     def encode(self, size: int, results: Iterable[tuple[Sequence[int], Any]]) -> list[int]:
         """The bytecode for so many elements; its results are values, with their types in memory.
 
@@ -541,13 +564,13 @@ class Bytecode:
                 needed.update(x.operands)
         self.instructions = [x for x in self.instructions if x.result in needed or not x.runs]
         self._finish_results(outputs)
-        last = {x: i for i, of in enumerate(self.instructions) for x in of.operands}
+        ending = self._ending()
         free: set[int] = set()
         instructions, count, width = [], len(fixed), 0
         numbers = library.operations()
         for i, (name, result, operands, runs) in enumerate(self.instructions):
             read_from = [registers[x] for x in operands]
-            done = {registers[x] for x in operands if last[x] == i and registers[x] >= len(fixed)}
+            done = {registers[x] for x in ending[i] if registers[x] >= len(fixed)}
             if not runs:  # a move may not write what it still reads
                 free |= done
             if result not in registers:

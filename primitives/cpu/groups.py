@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,13 @@ from repjax.primitives.fusion.views import Joined, Number, View, merged_axes, se
 
 def encode(group: Group) -> tuple[list[Any], list[int]]:
     """The variables that the kernel takes, and its bytecode."""
+    code, results = _written(group)
+    encoded = code.encode(group.size, results)
+    return code.sources(), encoded
+
+
+def _written(group: Group) -> tuple[Bytecode, list[Any]]:
+    """The bytecode of a group, and its results in it."""
     code = Bytecode(group.rows)
     values: dict[Any, int] = {}  # of what the group makes
     parts: dict[Any, list[int]] = {}  # of complex numbers that it makes
@@ -58,9 +65,7 @@ def encode(group: Group) -> tuple[list[Any], list[int]]:
             else:
                 values[result] = code.compute(equation, *operands)
 
-    results = [(parts.get(v) or [read(v, v.aval.shape)], v.aval.dtype) for v in group.outvars]
-    encoded = code.encode(group.size, results)
-    return code.sources(), encoded
+    return code, [(parts.get(v) or [read(v, v.aval.shape)], v.aval.dtype) for v in group.outvars]
 
 
 def placed(view: View | Joined, shape) -> Place | Joint:
@@ -98,9 +103,23 @@ def _operand(source, by_variable):
     return source.value if isinstance(source, Number) else by_variable[source]
 
 
+def _in_place(group: Group, code: Bytecode) -> Iterator[tuple[int, int, int]]:
+    """Of the results that may be where operands are: the numbers of the operand among what the
+    kernel takes of the group, of its input, and of the result among the group's.
+
+    The kernel reads such an operand element by element, and has each before it writes there.
+    """
+    places, sources = list(code.inputs), code.sources()
+    for v, result in group.in_place:
+        whole = Place(v, ((group.size, 1),))
+        if sources.count(v) == 1 and whole in places:
+            yield sources.index(v), places.index(whole), group.outvars.index(result)
+
+
 def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
     results: dict[Any, Any] = {}
     of_kernel, taken, encoded = [], [], []
+    aliases, in_place = {}, []
     for_xla = _are_for_xla(groups)
     operands = iter(operands)
     for group in groups:
@@ -109,16 +128,21 @@ def evaluate(*operands, groups: tuple[Group, ...]) -> list[Any]:
             made = group.evaluate(*by_variable.values())
             results.update(zip(group.outvars, made, strict=True))
             continue
-        roots, code = encode(group)
-        taken += (_operand(v, by_variable) for v in roots)
-        encoded += code
+        code, values = _written(group)
+        made = sum(len(of.outvars) for of in of_kernel)
+        for operand, place, result in _in_place(group, code):
+            aliases[len(taken) + operand] = made + result
+            in_place += [len(of_kernel), place, result]
+        encoded += code.encode(group.size, values)
+        taken += (_operand(v, by_variable) for v in code.sources())
         of_kernel.append(group)
     outputs = [v for group in of_kernel for v in group.outvars]
     if outputs:
         structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in outputs]
-        encoded = [len(of_kernel), *encoded]
+        encoded = [len(of_kernel), *encoded, *in_place]
         # The certificates in docs/proofs are of programs with these names.
-        made = library.call("repjax_elementwise", structs, taken, programs=encoded)
+        name = "repjax_elementwise"
+        made = library.call(name, structs, taken, in_place=aliases, programs=encoded)
         results.update(zip(outputs, made, strict=True))
     return [results[v] for group in groups for v in group.outvars]
 

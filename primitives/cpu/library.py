@@ -200,12 +200,14 @@ def _warn(reason: str) -> None:
     )
 
 
-def call(name: str, results, operands, **integers):
+def call(name: str, results, operands, *, in_place: dict[int, int] | None = None, **integers):
     """The results of a kernel, of these types; its attributes are lists of integers.
+
+    ``in_place`` has the numbers of operands in whose place the kernel makes results, and of these.
 
     XLA takes the operands of a loop's last operation for what the loop keeps, also where that is
     not a tuple of values but a call that gives one.  An empty result more, and it is a tuple.
     """
     empty = jax.ShapeDtypeStruct((0,), np.bool_)
-    function = jax.ffi.ffi_call(name, [*results, empty])
+    function = jax.ffi.ffi_call(name, [*results, empty], input_output_aliases=in_place)
     return function(*operands, **{k: np.asarray(v, np.int64) for k, v in integers.items()})[:-1]

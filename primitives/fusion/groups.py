@@ -108,7 +108,8 @@ class Group(_SameAsOthers):
     """Equations, with the variables that they take and that are needed of them, as in a jaxpr.
 
     ``moved`` are those that its moves within rows make, of which all arrays have ``rows``; other
-    moves are views.
+    moves are views.  ``in_place`` are pairs of what is taken and what is needed, which may be
+    where that was.
     """
 
     eqns: tuple[Any, ...]
@@ -118,6 +119,7 @@ class Group(_SameAsOthers):
     _: dataclasses.KW_ONLY
     moved: frozenset[Any] = frozenset()
     rows: int | None = None
+    in_place: tuple[tuple[Any, Any], ...] = ()
 
     @functools.cached_property
     def size(self) -> int:
@@ -148,7 +150,8 @@ class Group(_SameAsOthers):
         eqns = [(*_operation(e), all_known(e.invars), all_known(e.outvars)) for e in self.eqns]
         moves = tuple(i for i, e in enumerate(self.eqns) if self.moved.intersection(e.outvars))
         variables = all_known(self.invars), all_known(self.outvars)
-        return *variables, tuple(eqns), moves, self.rows, self.kernels
+        in_place = tuple(map(all_known, self.in_place))
+        return *variables, tuple(eqns), moves, self.rows, in_place, self.kernels
 
     @functools.cached_property
     def names(self) -> Names:
@@ -185,7 +188,8 @@ class Group(_SameAsOthers):
         of_parts = dataclasses.replace(self, eqns=tuple(map(of_part, self.eqns)))
         jaxpr, _ = open_jaxpr(jax.make_jaxpr(of_parts.evaluate)(*map(struct_of, operands)))
         ours = {"eqns": jaxpr.eqns, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
-        return dataclasses.replace(self, **{k: tuple(v) for k, v in ours.items()})
+        ours = {k: tuple(v) for k, v in ours.items()}
+        return dataclasses.replace(self, **ours, in_place=())
 
 
 def joins_parts(equation) -> bool:
@@ -270,8 +274,9 @@ class _Plan:
                    w = z + 1
     """
 
-    def __init__(self, jaxpr, kernels: Kernels):
+    def __init__(self, jaxpr, kernels: Kernels, carry: tuple[int, int] = (0, 0)):
         self.jaxpr, self.kernels = jaxpr, kernels
+        self.carried = self._carried(*carry)
         self.entries = {*jaxpr.invars, *jaxpr.constvars}
         self.results = set(variables(jaxpr.outvars))
         self.size_of_results = sum(v.aval.size for v in self.results)
@@ -286,6 +291,27 @@ class _Plan:
         self._sink()
         self.position = {id(e): i for i, e in enumerate(jaxpr.eqns)}
         self.sums = self._sums()
+
+    def _carried(self, first: int, count: int) -> list[tuple[Any, Any]]:
+        """What a loop carries, and what is made anew to take its place, and only that."""
+        returned = collections.Counter(variables(self.jaxpr.outvars))
+        pairs = zip(self.jaxpr.invars[first : first + count], self.jaxpr.outvars, strict=False)
+        return [
+            (v, result)
+            for v, result in pairs
+            if not isinstance(result, Literal)
+            and (returned[result], returned[v]) == (1, 0)
+            and v.aval == result.aval
+        ]
+
+    def _in_place(self, group: Group) -> tuple[tuple[Any, Any], ...]:
+        """What the group takes of what a loop carries, and makes for the next iteration."""
+        taken, made = set(group.invars), set(group.outvars)
+        return tuple(
+            (v, result)
+            for v, result in self.carried
+            if v in taken and result in made and v.aval.size == group.size
+        )
 
     def _roots_of(self, variable) -> list[Any]:
         return [*self.views[variable].roots()] if variable in self.views else [variable]
@@ -396,10 +422,26 @@ class _Plan:
                 other = groups.get(maker, mine)
                 same_level = self.levels.get(maker) == self.levels[id(equation)]
                 if other is not mine and same_level and self._fits(root, equation):
-                    small, mine = sorted((mine, other), key=len)
-                    mine += small
-                    groups.update((id(e), mine) for e in small)
+                    mine = _joined(groups, mine, other)
+        self._join_readers(groups)
         return groups
+
+    def _join_readers(self, groups: dict[int, list[Any]]) -> None:
+        """Join the groups that read what one of them may write its result in the place of."""
+        readers: dict[Any, list[Any]] = {v: [] for v, _ in self.carried}
+        for equation in self.jaxpr.eqns if readers else ():
+            if id(equation) in groups:
+                for root in readers.keys() & self._roots(equation):
+                    readers[root].append(equation)
+        for v, result in self.carried:
+            maker = id(self.made_by.get(result))
+            for equation in readers[v] if maker in groups else ():
+                mine, other = groups[maker], groups[id(equation)]
+                same_level = self.levels[maker] == self.levels[id(equation)]
+                if other is mine or not same_level or not self._fits(v, equation):
+                    continue
+                if not any(id(e) in self.moves for e in (*mine, *other)):
+                    _joined(groups, mine, other)
 
     def _entries_of(self, variable) -> list[Any]:
         """The variables made canonical that a variable is a view of."""
@@ -516,13 +558,14 @@ class _Plan:
         for_kernel: dict[int, list[Group]] = collections.defaultdict(list)
         entries: dict[Any, Group] = {}
         for level, group, neighbours in self._groups():
+            group = dataclasses.replace(group, in_place=self._in_place(group))
             if not self._updates(group) and _pays(self.kernels, group, neighbours):
                 for_kernel[level].append(group)
             else:
                 group = _entering(self._with_entries_apart(group, entries))
                 found.append((level, 0, group))
         for_kernel[0] += entries.values()
-        found += ((level, 0, tuple(groups)) for level, groups in for_kernel.items() if groups)
+        found += ((level, 0, _together(groups)) for level, groups in for_kernel.items() if groups)
         found += ((level, 1, step) for level, step in self._others())
         return [step for _, _, step in sorted(found, key=lambda x: x[:2])]
 
@@ -551,6 +594,7 @@ class _Plan:
         the program stay in the caches.  A single operation, as eager code has it, is no update.
         """
         size = group.size
+        anew = set(group.outvars).difference(result for _, result in group.in_place)
         operations = [e for e in group.eqns if id(e) in self.elementwise]
         operations = [e for e in operations if e.primitive is not leave_p]
         operations = [e for e in operations if not is_canonicalize(e)]
@@ -558,6 +602,7 @@ class _Plan:
             size > _SMALL
             and len(operations) > 1
             and self.size_of_results > self.kernels.large
+            and anew
             and self.results.issuperset(group.outvars)
             and any(v in self.entries and v.aval.size == size for v in group.invars)
             and not any(e.primitive.name in _MOVES for e in group.eqns)
@@ -621,6 +666,14 @@ class _Plan:
                     level = lowest = max(level, lowest)
                 found = self.sums.get(id(equation)) or loop_of(equation, self.kernels)
                 yield level, found or as_draw(equation, self.kernels)
+
+
+def _joined(groups: dict[int, list[Any]], first, second) -> list[Any]:
+    """Two groups' members as one's, by the ids of all of which they are in ``groups``."""
+    small, large = sorted((first, second), key=len)
+    large += small
+    groups.update((id(e), large) for e in small)
+    return large
 
 
 def _large(variables) -> set[Any]:
@@ -717,7 +770,17 @@ def _pays(kernels: Kernels, group: Group, neighbours) -> bool:
         return True
     if size <= kernels.large and cost >= _MANY:
         return True
-    return not _loops(neighbours) and (size <= 4 * kernels.large or size >= _MAPPED)
+    is_made_soon = size <= 4 * kernels.large or size >= _MAPPED or bool(group.in_place)
+    return is_made_soon and not _loops(neighbours)
+
+
+def _together(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Groups for one call, in which what one of them writes in its place no other one reads."""
+    users = collections.Counter(v for group in groups for v in group.invars)
+    return tuple(
+        dataclasses.replace(g, in_place=tuple(p for p in g.in_place if users[p[0]] == 1))
+        for g in groups
+    )
 
 
 def run_plan(make_plan, compute, jaxpr, operands) -> list[Any]:
@@ -762,12 +825,22 @@ def _compute(step: Group | Sum | Loop | tuple[Group, ...], see):
     return zip((v for c in step for v in c.outvars), results, strict=True)
 
 
-def in_groups(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, with its groups as one primitive."""
+def in_groups(
+    function: Callable[..., Sequence[Any]],
+    kernels: Kernels,
+    *operands,
+    carry: tuple[int, int] = (0, 0),
+) -> list[Any]:
+    """The results of a function of repjax's primitives, with its groups as one primitive.
+
+    ``carry`` are how many operands there are before those that a loop carries, and how many of
+    these: its first results take their places.
+    """
     jaxpr, consts = open_jaxpr(jax.make_jaxpr(function)(*map(struct_of, operands)))
     jaxpr = without_transposes(with_slices(without_joins(jaxpr)))
     jaxpr = ClosedJaxpr(without_copies(with_exits(jaxpr, kernels)), consts)
-    return run_plan(functools.partial(_Plan, kernels=kernels), _compute, jaxpr, operands)
+    make_plan = functools.partial(_Plan, kernels=kernels, carry=carry)
+    return run_plan(make_plan, _compute, jaxpr, operands)
 
 
 # --- the primitive ----------------------------------------------------------------------

@@ -23,7 +23,7 @@ from repjax.primitives.fusion.views import is_canonicalize, variables
 
 def plan_inside(closed, plan: Callable[..., Sequence[Any]]):
     """The closed jaxpr with the programs inside of its equations planned,
-    ``plan(function, *operands)``.
+    ``plan(function, *operands)``, with the ``carry`` of scans.
 
     They take inputs of the program as these came, and their results are canonical where the program
     makes them so.
@@ -81,6 +81,9 @@ def _planned(equation, entering, leaving, plan) -> tuple[Any, set[Any]]:
     ]
     leaves = [i >= count and v in leaving for i, v in enumerate(equation.outvars)]
     operands = [entering[x] if enter else x for x, enter in zip(operands, enters, strict=True)]
+
+    if not is_cond:
+        plan = functools.partial(plan, carry=(first, count))
 
     def planned(inner):
         return _inside(inner, enters, leaves, plan)

@@ -539,11 +539,20 @@ def in_rows(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands)
     return run_plan(functools.partial(_Plan, kernels=kernels), compute, jaxpr, operands)
 
 
-def fuse(function: Callable[..., Sequence[Any]], kernels: Kernels, *operands) -> list[Any]:
-    """The results of a function of repjax's primitives, with what there are kernels for in them."""
+def fuse(
+    function: Callable[..., Sequence[Any]],
+    kernels: Kernels,
+    *operands,
+    carry: tuple[int, int] = (0, 0),
+) -> list[Any]:
+    """The results of a function of repjax's primitives, with what there are kernels for in them.
+
+    ``carry`` as for :func:`~repjax.primitives.fusion.groups.in_groups`.
+    """
     if kernels.large is None:
         return in_rows(function, kernels, *operands)
-    return in_groups(functools.partial(in_rows, function, kernels), kernels, *operands)
+    rest = functools.partial(in_rows, function, kernels)
+    return in_groups(rest, kernels, *operands, carry=carry)
 
 
 # --- the primitive ----------------------------------------------------------------------

@@ -147,7 +147,7 @@ def take_as_they_stand(*names: str) -> None:
     EXACT.update(dict.fromkeys(names, bind_exact))
 
 
-ELEMENTWISE.update(f"{_COMPARISON} {_ARITHMETIC}".split())
+ELEMENTWISE.update(f"{_COMPARISON} {_ARITHMETIC} select_n".split())
 # Each of these is part of the loop that uses it.
 CODE_SIZE.update(dict.fromkeys(f"{_DATA_MOVEMENT} {_COMPARISON}".split(), 0))
 COMPARING.update(f"{_COMPARISON} sort".split())

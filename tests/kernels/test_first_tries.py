@@ -6,11 +6,17 @@ from __future__ import annotations
 import pathlib
 import re
 
+import jax
 import mpmath
 import numpy as np
 import pytest
 
-from repjax.primitives.cpu import sources
+import repjax
+from helpers.bits import assert_same_bits
+from helpers.instruction_sets import each_instruction_set
+from helpers.kernels import without_kernel
+from repjax.primitives.core.define import PRIMITIVES
+from repjax.primitives.cpu import library, sources
 from repjax.primitives.operations.elementary import generate
 
 NATIVE = pathlib.Path(sources.__file__).parent / "native"
@@ -352,6 +358,17 @@ def erf_in_pairs(x):
     return hi, lo, abs(hi) * _float32("0x1.cp-34"), np.full_like(hi, -32)
 
 
+def hypot_in_pairs(x, y):
+    u, v = np.maximum(abs(x), abs(y)), np.minimum(abs(x), abs(y))
+    p, q = u * u, v * v
+    s = p + q
+    t = (q - (s - p)) + (fma(u, u, -p) + fma(v, v, -q))
+    h, one = np.sqrt(s), np.float32(1)
+    near = (1 / np.float64(h) * (1 + 2.0**-14)).astype(np.float32)  # as wrong as it may be
+    inverse = fma(fma(-h, near, one), near, near)
+    return h, (fma(-h, h, s) + t) * (inverse * np.float32(0.5)), h * _float32("0x1p-43")
+
+
 IN_PAIRS = {
     "exp": (exp_in_pairs, mpmath.exp, (-87, 88)),
     "logistic": (logistic_in_pairs, lambda x: 1 / (1 + mpmath.exp(-x)), (-87, 17)),
@@ -396,6 +413,53 @@ def test_errors_of_pairs_are_within_the_bound(name):
         for i, v in enumerate(x):
             scaled = mpmath.ldexp(exact(mpmath.mpf(float(v))), -int(np.floor(k[i])))
             assert abs(mpmath.mpf(float(hi[i])) + float(lo[i]) - scaled) < bound[i]
+
+
+def legs():
+    """Of the lengths that are tried: alike, a long and a short one, and with zeros."""
+    rng = np.random.default_rng(1)
+    exponents = rng.integers(-50, 60, 3000)
+    x, y = np.ldexp(rng.uniform(1, 2, (2, 3000)), [exponents, exponents - 1]).astype(np.float32)
+    y[1000:2000] *= np.float32(2.0) ** -rng.integers(0, 30, 1000)
+    y[2990:] = 0
+    return x, y
+
+
+def test_errors_of_hypot_in_pairs_are_within_the_bound():
+    x, y = legs()
+    hi, lo, bound = hypot_in_pairs(x, y)
+    with mpmath.workprec(120):
+        for i in range(len(x)):
+            exact = mpmath.hypot(mpmath.mpf(float(x[i])), mpmath.mpf(float(y[i])))
+            assert abs(mpmath.mpf(float(hi[i])) + float(lo[i]) - exact) <= bound[i] / 2
+
+
+def test_ties_of_hypot_are_in_doubt_in_pairs():
+    """Hypotenuses of 25 bits, which are half way between two numbers."""
+    m, n = np.random.default_rng(2).integers(2, 5792, (2, 200_000))
+    a, b, c = abs(m * m - n * n), 2 * m * n, m * m + n * n
+    ties = (a < 2**24) & (b < 2**24) & (c > 2**24) & (c < 2**25) & (c % 2 == 1) & (a > 0)
+    assert ties.sum() > 1000
+    hi, lo, bound = hypot_in_pairs(a[ties].astype(np.float32), b[ties].astype(np.float32))
+    assert (hi + (lo - bound) != hi + (lo + bound)).all()
+
+
+@pytest.mark.skipif(not library.available(), reason="there is no kernel")
+def test_the_kernel_has_the_bits_of_the_body():
+    """Also beyond what is tried, next to it, and where it is in doubt."""
+    x, y = legs()
+    far = np.float32([2.0**-51, 2.0**-50, 2.0**60, 2.0**61, 1e-40, 3e38, np.inf, np.nan, 0])
+    m, n = np.random.default_rng(3).integers(2, 5792, (2, 3000))
+    x = np.concatenate([x, np.repeat(far, 9), abs(m * m - n * n).astype(np.float32), x[:7]])
+    y = np.concatenate([y, np.tile(far, 9), (2 * m * n).astype(np.float32), -x[:7]])
+
+    def function(x, y):
+        return PRIMITIVES["hypot"].bind(x, y), PRIMITIVES["hypot"].bind(y, np.float32(1.5))
+
+    expected = without_kernel(function, x, y)
+    for name in each_instruction_set():
+        actual = repjax.reproducible(function)(x, y)
+        jax.tree.map(lambda *pair, name=name: assert_same_bits(*pair, name), actual, expected)
 
 
 def test_constants_of_pairs_are_those_of_their_script():

@@ -965,7 +965,7 @@ def test_results_that_are_made_of_results():
         assert_same_bits(with_kernel(function, x, y), expected, name)
 
 
-SUMS_AND_PRODUCTS = {"add": lax.add, "sub": lax.sub, "mul": lax.mul}
+ARITHMETIC = {"add": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div}
 
 
 def _pairs(second, of_first):
@@ -982,10 +982,10 @@ def _pairs(second, of_first):
     return function
 
 
-@pytest.mark.parametrize("second", SUMS_AND_PRODUCTS)
-@pytest.mark.parametrize("first", SUMS_AND_PRODUCTS)
+@pytest.mark.parametrize("second", ARITHMETIC)
+@pytest.mark.parametrize("first", ARITHMETIC)
 def test_pairs_of_operations(first, second):
-    function = _pairs(SUMS_AND_PRODUCTS[second], SUMS_AND_PRODUCTS[first])
+    function = _pairs(ARITHMETIC[second], ARITHMETIC[first])
     for of in (floats, normal):  # with what is not canonical, and without
         operands = *(of(3000, seed) for seed in range(3)), np.float32(-1.25)
         expected = without_kernel(function, *operands)
@@ -994,6 +994,129 @@ def test_pairs_of_operations(first, second):
     if second == "sub":  # so that this can fail
         with pytest.raises(AssertionError):
             assert_same_bits(expected[0], expected[1])
+
+
+@pytest.mark.parametrize("second", ["add", "sub", "mul"])
+@pytest.mark.parametrize("first", ARITHMETIC)
+def test_pairs_with_numbers(first, second):
+    """What is as small as the smallest normal number goes into them as it is, where that is all the
+    same: into sums with numbers from 2**-100 on, and products with some of at most 1."""
+    rng = np.random.default_rng(1)
+    tiny = np.ldexp(rng.choice([-1, 1], (3, 2000)) * rng.integers(1, 5, (3, 2000)), -64)
+    tiny[:2, ::3] *= 2.0**-62  # sums, too, are as small
+    tiny = tiny.astype(np.float32)
+    x, y, z = (np.concatenate([t, floats(1000, i)]) for i, t in enumerate(tiny))
+    a, b = x[:2000], y[:2000]
+    rounded = {"add": a + b, "sub": a - b, "mul": a * b, "div": a}[first]
+    assert first == "div" or (abs(rounded) == 2.0**-126).sum() > 20
+
+    def function(x, y, z, *numbers):
+        one, other = ARITHMETIC[first], ARITHMETIC[second]
+        results = [other(one(x, y), number) for number in numbers]
+        results += [other(number, one(y, z)) for number in numbers]
+        return results, one(x, y) * z
+
+    numbers = np.float32([0.5, 1, 1.0000001, -3, 2.0**-100, 2.0**-101, 2.0**-126, 0, np.inf])
+    for more in (numbers, -numbers, np.float32([np.nan, 2.0**100, 2.0**64, -(2.0**63)])):
+        expected = without_kernel(function, x, y, z, *more)
+        for name in each_instruction_set():
+            results = with_kernel(function, x, y, z, *more)
+            jax.tree.map(lambda *p, name=name: assert_same_bits(*p, name), results, expected)
+
+
+@pytest.mark.parametrize("special", [1e-40, -1e-40, -0.0, np.nan, -np.nan, np.inf], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: lax.exp(x * y + x),
+        lambda x, y: (lax.tanh(x - y), x),
+        lambda x, y: lax.erf(x + 1) * x,
+        lambda x, y: PRIMITIVES["hypot"].bind(x * x - y, y * x) + lax.log(x),
+    ],
+    ids=["before", "result", "behind", "both"],
+)
+def test_one_number_that_is_not_canonical_before_a_function(special, function):
+    """Sums and products take inputs as they are, which is noted before a function is computed."""
+    for at in ([0], [3071], [5000, 6999], slice(None)):
+        x, y = normal(7000, 1), normal(7000, 2)
+        x[at] = special
+        expected = without_kernel(function, x, y)
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(function, x, y), expected, name)
+
+
+@pytest.mark.parametrize("compare", [lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge])
+def test_comparisons_that_select(compare):
+    """Of arrays and numbers, also where others need what was compared, and as results."""
+
+    def function(x, y, z, number):
+        chosen = lax.select(compare(x, y), z, x), lax.select(compare(x, y + z), y, z * y)
+        by_number = jax.numpy.where(compare(x, number), 1.5, x * y)
+        both = lax.select(compare(y, z), compare(x, y).astype(np.float32), x)
+        return *chosen, chosen[0] + chosen[1], by_number, both, compare(z, x)
+
+    for of in (floats, normal):
+        operands = *(of(3000, seed) for seed in range(3)), np.float32(-1.25)
+        operands[1][::5] = operands[0][::5]
+        expected = without_kernel(function, *operands)
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(function, *operands), expected, name)
+
+
+where = jax.numpy.where
+CHOICES = {
+    "ends": lambda x, y, m: where(m, x * y + x, lax.exp(y)),
+    "is needed elsewhere": lambda x, y, m: (where(m, x * y, x - y), abs(x * y)),
+    "of results": lambda x, y, m: (x / y, where(m, x / y, x + y) - 1),
+    "of inputs": lambda x, y, m: where(m, x, y) * where(m, y, 2.0) + x,
+    "of choices": lambda x, y, m: where(
+        m, where(x[0] > y[0], x * x, y / x), where(m, x, y * y) - x
+    ),
+    "of numbers": lambda x, y, m: where(m, 1.5, -2.5) * x + where(m, y, 0),
+    "of itself": lambda x, y, m: where(m, where(m, x + y, y), x - y) * (x + y),
+    "with sums of many": lambda x, y, m: where(
+        m, PRIMITIVES["add_n"].bind(x, y, x * y, y, x), x - y
+    ),
+    "before what waits": lambda x, y, m: where(m, x + 1, y - 1) / (x * y - (x + y)),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_numbers_that_choose(name):
+    """What they do not choose is not computed, but what others need of it."""
+
+    function = CHOICES[name]
+    for n in (5, 40, 3000):
+        operands = floats(n, 1), floats(n, 2)
+        for chosen in (False, True):
+            expected = without_kernel(function, *operands, chosen)
+            for instruction_set in each_instruction_set():
+                results = with_kernel(function, *operands, chosen)
+                assert_same_bits(results, expected, instruction_set)
+    other = without_kernel(function, *operands, not chosen)
+    with pytest.raises(AssertionError):
+        assert_same_bits(other, expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_with_numbers_that_choose(seed):
+    def function(x, y, first, second):
+        arrays, choose = [x, y], np.random.default_rng(seed)
+        for _ in range(30):
+            a, b = (arrays[i] for i in choose.integers(max(0, len(arrays) - 6), len(arrays), 2))
+            kind = choose.integers(6)
+            if kind < 4:
+                arrays.append((lax.add, lax.mul, lax.sub, lax.max)[kind](a, b))
+            else:
+                number = (first, second)[choose.integers(2)]
+                arrays.append(jax.numpy.where(number, a, b))
+        return arrays[-1], arrays[choose.integers(2, len(arrays))]
+
+    operands = normal(2500, seed), floats(2500, seed)
+    for numbers in ((False, False), (False, True), (True, False), (True, True)):
+        expected = without_kernel(function, *operands, *numbers)
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(function, *operands, *numbers), expected, name)
 
 
 @pytest.mark.parametrize("special", [1e-40, -1e-40, -0.0, np.nan, -np.nan, np.inf], ids=str)

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kMostLanes = 16;  // of a vector
 constexpr int64_t kShort = 64;      // the most registers of one vector each
+constexpr int64_t kFew = 8;         // the most registers of long blocks, which stay in the cache
 
 // The registers of a thread, which keeps them, since getting memory takes longer than little
 // bytecode does.
@@ -23,6 +24,7 @@ struct Registers {
   std::vector<Line> lines;
   std::vector<int32_t*> own, to;  // `to`: outputs where they are in memory
   std::vector<Operand> at;
+  std::vector<int64_t> varying;  // inputs whose elements differ from block to block
   int64_t behind;  // own[r] + behind: what is the same everywhere, whose register may be written
                    // while it is read
 
@@ -245,23 +247,25 @@ uint64_t find_canonical_for(const Bytecode& code, Are are) {
       found |= uint64_t{1} << i;
     }
     others &= ~(uint64_t{1} << x.to);
-    for (const int64_t from : x.from) others |= uint64_t{!are(operation)} << from;
+    for (const int64_t from : x.from) others |= uint64_t{!are(i, operation)} << from;
   }
   return found;
 }
 
 // Those for additions and multiplications.  Of what is not canonical only subnormal numbers matter to
-// these: their guards make every zero +0, and a NaN is a NaN.  Not for bytecode with long operations, which
-// might note that an operand was subnormal, too.
+// these: their guards make every zero +0, and a NaN is a NaN.  Only of the instructions before the first
+// long one, which might note that an operand was subnormal, too.
 uint64_t find_raw(const Bytecode& code) {
   if (!notes_subnormals()) return 0;
-  return find_canonical_for(code, is_sum_or_product);
+  return find_canonical_for(code, [&](int64_t i, Operation operation) {
+    return i < code.first_long && is_sum_or_product(operation);
+  });
 }
 
 // Those for functions that have the same result for subnormal numbers as for zero, once it is guarded: it
 // rounds to the number, or to 1 or 1/2.
 uint64_t find_needless(const Bytecode& code) {
-  return find_canonical_for(code, [](Operation operation) {
+  return find_canonical_for(code, [](int64_t, Operation operation) {
     switch (operation) {
       case Operation::exp:
       case Operation::exp2:
@@ -278,8 +282,8 @@ uint64_t find_needless(const Bytecode& code) {
   });
 }
 
-// Of additions, subtractions and multiplications that follow each other: what is between two of them
-// stays in a register of the processor.
+// Of arithmetic operations that follow each other, and of comparisons by which the next one selects: what
+// is between two of them stays in a register of the processor.
 uint64_t find_pairs(const Bytecode& code) {
   uint64_t found = 0, read = 0, read_after_next = 0;  // registers that are read behind an instruction
   for (int64_t i = code.instruction_count; i-- > 0;) {
@@ -293,15 +297,82 @@ uint64_t find_pairs(const Bytecode& code) {
     if (i + 1 < code.instruction_count && x.to >= code.input_count + code.output_count) {
       const Instruction& next = code.instructions[i + 1];
       const bool is_over = next.to == x.to || !(read_after_next >> x.to & 1);
-      const bool once = (next.from[0] == x.to) != (next.from[1] == x.to);
-      if (is_over && once && is_sum_or_product(operation) &&
-          is_sum_or_product(Operation(next.operation))) {
-        found |= uint64_t{1} << i;
-      }
+      const auto following = Operation(next.operation);
+      const bool first = next.from[0] == x.to, second = next.from[1] == x.to;
+      const bool are_arithmetic = is_arithmetic(operation) && is_arithmetic(following);
+      const bool chooses = is_comparison(operation) && following == Operation::select;
+      const bool once = chooses ? first && !second && next.from[2] != x.to : first != second;
+      if (is_over && once && (are_arithmetic || chooses)) found |= uint64_t{1} << i;
     }
     read_after_next = read;
     read &= ~(uint64_t{1} << x.to);
     for (const int64_t from : x.from) read |= uint64_t{1} << from;
+  }
+  return found;
+}
+
+bool is_output(const Bytecode& code, int64_t r) {
+  return r >= code.input_count && r < code.input_count + code.output_count;
+}
+
+// The instructions that read what each instruction makes, as bits.
+std::vector<uint64_t> find_users(const Bytecode& code) {
+  std::vector<uint64_t> users(code.instruction_count);
+  std::vector<int64_t> makers(code.registers, -1);
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    for (const int64_t from : x.from) {
+      if (makers[from] >= 0) users[makers[from]] |= uint64_t{1} << i;
+    }
+    makers[x.to] = i;
+  }
+  return users;
+}
+
+// The choices by inputs that are a number.  Not in bytecode of moves, or of additions of more operands than
+// an instruction has.
+void find_choices(Bytecode& code) {
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const auto operation = Operation(code.instructions[i].operation);
+    if (operation == Operation::width || operation == Operation::hold) return;
+  }
+  const auto by_number = [&](const Instruction& x) {
+    return Operation(x.operation) == Operation::select && x.from[0] < code.input_count &&
+           code.inputs[x.from[0]].scalar();
+  };
+  std::vector<uint64_t> users;
+  for (int64_t s = 0; s < code.instruction_count; ++s) {
+    const Instruction& x = code.instructions[s];
+    if (!by_number(x) || code.choice_count == Bytecode::kMostChoices) continue;
+    if (users.empty()) users = find_users(code);
+    const auto alone = [&](int64_t operand) {
+      uint64_t found = uint64_t{1} << s;
+      for (int64_t i = s; i-- > 0;) {
+        const int64_t to = code.instructions[i].to;
+        const bool reads = users[i] >> s & 1;
+        const bool is_other = reads && (to != x.from[operand] || to == x.from[3 - operand]);
+        if (users[i] && !is_output(code, to) && !(users[i] & ~found) && !is_other) found |= uint64_t{1} << i;
+      }
+      return found & ~(uint64_t{1} << s);
+    };
+    code.choices[code.choice_count++] = {x.from[0], alone(2), alone(1)};
+    if (!is_output(code, x.to)) code.chosen |= uint64_t{1} << s;
+  }
+}
+
+// Those of which nothing has to be looked after but their operands.
+uint64_t find_plain(const Bytecode& code) {
+  uint64_t found = 0;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    const auto operation = Operation(x.operation);
+    const bool is_last = i + 1 == code.instruction_count;
+    const bool ends = !is_last && Operation(code.instructions[i + 1].operation) == Operation::canonicalize;
+    const bool is_function = cost(operation) == 1 && operation != Operation::canonicalize &&
+                             operation != Operation::hold && operation != Operation::width &&
+                             operation != Operation::runs && operation != Operation::move;
+    const bool chooses = operation == Operation::select && x.from[0] < code.input_count;
+    if (is_function && !chooses && !ends && !(code.pairs >> i & 1)) found |= uint64_t{1} << i;
   }
   return found;
 }
@@ -372,14 +443,20 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
-  for (int64_t i = 0; i < code.instruction_count; ++i) {
-    code.cost += repjax::cost(Operation(code.instructions[i].operation));
+  code.first_long = code.instruction_count;
+  for (int64_t i = code.instruction_count; i-- > 0;) {
+    const int64_t cost = repjax::cost(Operation(code.instructions[i].operation));
+    if (cost > 1) code.first_long = i;
+    code.cost += cost;
   }
   const bool has_long = code.cost > code.instruction_count;
+  if (!has_long && code.registers <= kFew) code.block = kLongBlock;
   if (code.instruction_count <= kMostNoted && code.registers <= kMostNoted) {
     code.pairs = find_pairs(code);
+    find_choices(code);
+    code.plain = find_plain(code);
     if (has_long) code.needless = find_needless(code);
-    else code.raw = find_raw(code);
+    code.raw = find_raw(code);
   }
   if (code.instruction_count > 0) {
     const Instruction& first = code.instructions[0];
@@ -389,6 +466,24 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
     }
   }
   return code;
+}
+
+void put_in_place(Bytecode& code, int64_t input, Output& output) {
+  code.raw = 0;  // a block is not computed a second time, from what has been written
+  const int64_t to = code.input_count + (&output - code.outputs);
+  std::vector<bool> is_input(code.registers);  // or may be where it is
+  is_input[input] = true;
+  bool is_written = false;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    const Instruction& x = code.instructions[i];
+    const auto operation = Operation(x.operation);
+    const bool is_simple = operation != Operation::hold && operation != Operation::width;
+    const bool reads = is_input[x.from[0]] || is_input[x.from[1]] || is_input[x.from[2]];
+    output.waits |= !is_simple || (is_written && reads);
+    is_written |= x.to == to;
+    const bool is_same = operation == Operation::canonicalize || operation == Operation::select;
+    is_input[x.to] = is_same && reads && x.to != to;
+  }
 }
 
 int64_t count_operands(const Input* inputs, int64_t count) {
@@ -418,30 +513,37 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   const int64_t block = std::min(code.block, end - begin);
   auto& registers = of_thread<Registers>();
   registers.reserve(code.registers, whole(block));
-  auto& [lines, own, to, at, behind] = registers;
+  int32_t* const* const own = registers.own.data();
+  int32_t** const to = registers.to.data();
+  Operand* const at = registers.at.data();
+  std::vector<int64_t>& varying = registers.varying;
+  const int64_t behind = registers.behind;
   const int64_t inputs = code.input_count, outputs = code.output_count;
-  const auto is_same = [&](const Input& input, int64_t begin) {
-    const int64_t from = code.of_rows(begin, input.width);
-    return input.same_in_blocks(from, code.of_rows(code.block, input.width));
-  };
   for (int64_t i = 0; i < code.constant_count; ++i) {
     const Constant& x = code.constants[i];
     std::fill_n(own[x.to], lanes, int32_t(x.bits));
     at[x.to].same = true;
   }
+  varying.clear();
   for (int64_t i = 0; i < inputs; ++i) {
     const Input& input = code.inputs[i];
-    if (!is_same(input, begin)) continue;
-    at[i] = load(input, set, code.of_rows(begin, input.width), code.of_rows(block, input.width),
-                 own[i]);
+    const int64_t from = code.of_rows(begin, input.width);
+    if (input.same_in_blocks(from, code.of_rows(code.block, input.width))) {
+      at[i] = load(input, set, from, code.of_rows(block, input.width), own[i]);
+    } else {
+      varying.push_back(i);
+    }
   }
-  // Field by field, as they are written: to read both at once would have to wait for these to arrive
-  // in the cache.
-  const auto read = [&](int64_t r) { return Operand{at[r].at, at[r].same}; };
+  // Field by field: to read both at once would have to wait for what was written to arrive in the cache.
+  const auto read = [=](int64_t r) { return Operand{at[r].at, at[r].same}; };
+  const auto is_at = [=](int64_t r, const int32_t* elements) {
+    at[r].at = elements;
+    at[r].same = false;
+  };
   const auto is_output = [=](int64_t r) { return r >= inputs && r < inputs + outputs; };
   // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
   // it is written where that is, as it nearly always is canonical and can stay there.
-  const auto made_canonical = [&](int64_t i) {
+  const auto made_canonical = [=, &code, &set](int64_t i) {
     if (i + 1 == code.instruction_count) return false;
     const Instruction &x = code.instructions[i], &next = code.instructions[i + 1];
     return Operation(next.operation) == Operation::canonicalize && next.from[0] == x.to &&
@@ -453,17 +555,27 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   // Where all that is read and written stays in a cache, there is nothing to wait for.
   constexpr int64_t kNear = 1 << 21;
   const bool is_near = code.size * (inputs + outputs) <= kNear;
-  const auto compute = [&](int64_t begin, uint64_t raw) {
+  uint64_t skipped = 0;  // instructions that only what is not chosen needs
+  for (int64_t i = 0; i < code.choice_count; ++i) {
+    const Choice& choice = code.choices[i];
+    skipped |= *at[choice.by].at ? choice.if_false : choice.if_true;
+  }
+  const Instruction* const instructions = code.instructions;
+  const int64_t instruction_count = code.instruction_count;
+  const uint64_t plain = code.plain;
+  const int64_t first_long = code.first_long;
+  const bool has_long = first_long < instruction_count;
+  // Whether it is done: with `raw` it may have to be done again without.
+  const auto compute = [=, &code, &set, &ahead, &varying, &ieee](int64_t begin, uint64_t raw) {
     const int64_t count = std::min(code.block, end - begin);
     ahead.start();
     const int64_t following = std::min(code.block, std::max(code.until, end) - begin - count);
-    for (int64_t i = 0; i < inputs; ++i) {
+    for (const int64_t i : varying) {
       const Input& input = code.inputs[i];
-      if (is_same(input, begin)) continue;
       const int64_t first = code.of_rows(begin, input.width);
       const int64_t here = code.of_rows(count, input.width), together = input.together(first, here);
       if (is_whole(here) && together >= 0 && input.storage == kWord) {
-        at[i] = {static_cast<const int32_t*>(input.data) + together, false};
+        is_at(i, static_cast<const int32_t*>(input.data) + together);
         if (following > 0 && input.contiguous() && !input.in_cache && !is_near) {
           ahead.add(at[i].at + here, code.of_rows(following, input.width) * 4, false);
         }
@@ -474,7 +586,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];
       const int64_t here = code.of_rows(count, output.width);
-      const bool direct = is_whole(here) && output.storage == kWord;
+      const bool direct = is_whole(here) && output.storage == kWord && !output.waits;
       int32_t* const data = static_cast<int32_t*>(output.data) - output.origin;
       to[inputs + i] = direct ? data + code.of_rows(begin, output.width) : own[inputs + i];
       at[inputs + i].at = to[inputs + i];
@@ -490,9 +602,21 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     int64_t held = 0, done = 0, here = 0;
     int64_t elements = count, all = whole(count);  // that are computed
     Instruction runs{};
-    for (int64_t i = 0; i < code.instruction_count; ++i, ahead.fetch(done += here)) {
-      const Instruction& x = code.instructions[i];
+    for (int64_t i = 0; i < instruction_count; ++i, ahead.fetch(done += here)) {
+      const Instruction& x = instructions[i];
       const auto operation = Operation(x.operation);
+      if (i == first_long && raw && ieee.noted_subnormals()) return false;
+      if (skipped >> i & 1) continue;
+      if (plain >> i & 1) {
+        const Operand a = read(x.from[0]), b = read(x.from[1]), c = read(x.from[2]);
+        if (!(a.same & b.same & c.same)) {
+          int32_t* const there = to[x.to];
+          set.apply(operation, all, a, b, c, there);
+          is_at(x.to, there);
+          here = 1;
+          continue;
+        }
+      }
       here = cost(operation);
       if (operation == Operation::width) {
         elements = code.of_rows(count, x.to);
@@ -510,12 +634,19 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         const Runs rows = {elements / to_row, from.same ? 0 : from_row, to_row};
         set.load(kWord, from.at, from.same ? 0 : first, !from.same, runs.to, rows,
                  to[x.to] + at_result);
-        at[x.to] = {to[x.to], false};
+        is_at(x.to, to[x.to]);
         continue;
       }
       Operand a = read(x.from[0]);
-      const Operand b = read(x.from[1]), c = read(x.from[2]);
+      Operand b = read(x.from[1]), c = read(x.from[2]);
       Operand& result = at[x.to];
+      if (operation == Operation::select && a.same) {
+        (*a.at ? b : c) = *a.at ? c : b;  // the other one may not have been computed
+        if (code.chosen >> i & 1) {
+          result = b;
+          continue;
+        }
+      }
       if (operation == Operation::hold) {
         terms[held++] = a;
         continue;
@@ -523,7 +654,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       if (operation == Operation::add_n || operation == Operation::add_n_odd) {
         for (const int64_t from : x.from) terms[held++] = read(from);
         set.add_n(operation == Operation::add_n_odd, terms, held, all, to[x.to]);
-        result = {to[x.to], false};
+        is_at(x.to, to[x.to]);
         held = 0;
         continue;
       }
@@ -544,27 +675,31 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         result = {there, true};
         continue;
       }
-      if (code.pairs >> i & 1 && !(a.same && b.same)) {
-        const Instruction& next = code.instructions[++i];
+      const bool by_number = operation == Operation::div && b.same;  // which `apply` does faster
+      if (code.pairs >> i & 1 && !(a.same && b.same) && !by_number) {
+        const Instruction& next = code.instructions[i + 1];
+        const auto following = Operation(next.operation);
         const bool turned = next.from[1] == x.to;
-        const bool is_last = made_canonical(i);
-        const int64_t written = is_last ? code.instructions[i + 1].to : next.to;
-        const bool is_canonical =
-            set.apply_pair(operation, Operation(next.operation), turned, is_last, all, a, b,
-                           read(next.from[!turned]), to[written]);
-        at[next.to] = at[written] = {to[written], false};
-        here += 1 + is_canonical;
-        i += is_canonical;
-        continue;
+        const Operand other = read(next.from[!turned]);
+        if (following != Operation::div || turned || !other.same) {
+          const bool is_last = made_canonical(i + 1);
+          const int64_t written = is_last ? code.instructions[i + 2].to : next.to;
+          const bool is_canonical = set.apply_pair(operation, following, turned, is_last, all, a, b,
+                                                   other, read(next.from[2]), to[written]);
+          is_at(next.to, to[written]);
+          is_at(written, to[written]);
+          here += 1 + is_canonical;
+          i += 1 + is_canonical;
+          continue;
+        }
       }
       const bool is_last = made_canonical(i);
       const int64_t written = is_last ? code.instructions[i + 1].to : x.to;
       int32_t* const there = to[written];
-      const bool by_number = operation == Operation::div && b.same;  // which `apply` does faster
       if (is_last && is_looked_at(operation) && !by_number &&
           set.apply_and_look(operation, all, a, b, c, there)) {
-        result = {there, false};
-        at[written] = {there, false};
+        is_at(x.to, there);
+        is_at(written, there);
         done += cost(Operation(code.instructions[++i].operation));
         continue;
       }
@@ -578,23 +713,25 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         set.apply(operation, std::min(piece, all - at), from(a, at), from(b, at), from(c, at),
                   there + at);
       }
-      result = {there, false};
+      is_at(x.to, there);
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const Output& output = code.outputs[i];
       const int64_t here = code.of_rows(count, output.width);
-      if (output.storage == kWord && is_whole(here)) continue;
+      if (output.storage == kWord && is_whole(here) && !output.waits) continue;
       const int32_t* const before = i == 0 ? nullptr : to[inputs + i - 1];
       store(output, set, before, to[inputs + i], here, code.of_rows(begin, output.width));
     }
+    return !raw || has_long || !ieee.noted_subnormals();
   };
   ieee.begin();
   for (; begin < end; begin += code.block) {
-    compute(begin, code.raw);
-    if (code.raw && ieee.noted_subnormals()) {
-      compute(begin, 0);
-      ieee.forget();
+    if (compute(begin, code.raw)) {
+      if (code.raw && has_long) ieee.forget();
+      continue;
     }
+    compute(begin, 0);
+    ieee.forget();
   }
 }
 

@@ -26,6 +26,9 @@
 // and to write.
 // The first instruction is a `width`.
 //
+// What a select by an input of one number chooses from is in its registers as long as its result is needed,
+// which is one of them.
+//
 // The first registers are the inputs, broadcast to the shape of the results; the next the outputs.
 
 #pragma once
@@ -41,7 +44,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 1024;  // elements of a register, at most
+constexpr int64_t kBlock = 1024, kLongBlock = 2048;  // elements of a register, at most
 
 constexpr int64_t bytes_of(Storage storage) {
   return storage == kWord ? 4 : storage == kHalf ? 2 : 1;
@@ -85,6 +88,7 @@ struct Output {
   int64_t origin = 0;
   bool in_cache = false;
   int64_t width = 0;
+  bool waits = false;  // for the end of a block, as it is where an input is that is read until then
 };
 
 // An array, from its first element on, some of which are brought into the cache meanwhile.
@@ -94,7 +98,15 @@ struct Soon {
   bool writes;
 };
 
+// A number that chooses one of two operands everywhere, and the instructions that one of them alone needs.
+struct Choice {
+  int64_t by;  // the input
+  uint64_t if_true, if_false;
+};
+
 struct Bytecode {
+  static constexpr int64_t kMostChoices = 8;
+
   int64_t size, input_count, output_count, constant_count, instruction_count, registers;
   const Input* inputs;
   const Output* outputs;
@@ -103,9 +115,14 @@ struct Bytecode {
   uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
   uint64_t needless = 0;   // instructions that make an input canonical for what does not need it
   uint64_t pairs = 0;      // instructions whose result the next one alone needs, and which are done with it
+  uint64_t plain = 0;      // instructions that are functions of their operands, and no more
+  uint64_t chosen = 0;     // instructions whose result is one of their operands, as a number chooses
+  Choice choices[kMostChoices];
+  int64_t choice_count = 0;
   int64_t block = kBlock;  // elements that are computed together
   int64_t row = 0;         // of the longest row, where rows differ
   int64_t cost = 0;        // what an element takes, in additions
+  int64_t first_long = 0;  // the first instruction that takes more than one
   int64_t until = 0;       // the elements that the calls after this one go on to, if any
   const Soon* soon = nullptr;  // what other bytecode reads and writes next, as many elements
   int64_t soon_count = 0;
@@ -119,6 +136,9 @@ struct Bytecode {
 // The bytecode at `next`, which goes behind it.  The data of the inputs and of the outputs are left
 // to the caller.
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs);
+
+// Says that an output is where an input is, which lies together.
+void put_in_place(Bytecode& code, int64_t input, Output& output);
 
 // What a thread's calls were decoded to, by their words: a program makes the same ones again and again,
 // and to compare words takes less time than to decode them.
@@ -152,8 +172,9 @@ class Calls {
 int64_t count_operands(const Input* inputs, int64_t count);
 void take_operands(Input* inputs, int64_t count, const void* const* operands);
 
-// Computes groups, in as many threads as they repay: encoded are how many groups there are, and the
-// bytecode of each.
+// Computes groups, in as many threads as they repay: encoded are how many groups there are, the bytecode
+// of each, and of each result that is where an operand is the numbers of the group, and of the input and
+// the output in it.
 xla::ffi::Error elementwise(xla::ffi::ThreadPool* pool, const void* const* operands,
                             size_t operand_count, void* const* results, size_t result_count,
                             xla::ffi::Span<const int64_t> encoded);

@@ -197,25 +197,24 @@ static void divide_by(const int32_t* x, int64_t count, int32_t by, int32_t* to) 
   divide_in_doubles(x, count, divisor, to);
 }
 
-// to = function(a, b, c)
-template <class Function>
+// to = function(operands...)
+template <class Function, class... Of>
 static inline __attribute__((always_inline)) void for_each(Function function, int64_t count,
-                                                           Operand a, Operand b, Operand c,
-                                                           int32_t* to) {
-  const auto loop = [&](auto of_a, auto of_b, auto of_c) __attribute__((always_inline)) {
+                                                           int32_t* to, Of... of) {
+  const auto vector = [](const int32_t* at) {
+    Bits x;
+    __builtin_memcpy(&x, at, sizeof x);
+    return x;
+  };
+  const auto loop = [&](auto... steps) __attribute__((always_inline)) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < count; i += kLanes) {
-      Bits x, y, z;
-      __builtin_memcpy(&x, a.at + i * of_a, sizeof x);
-      __builtin_memcpy(&y, b.at + i * of_b, sizeof y);
-      __builtin_memcpy(&z, c.at + i * of_c, sizeof z);
-      x = function(x, y, z);
+      const Bits x = function(vector(of.at + i * steps)...);
       __builtin_memcpy(to + i, &x, sizeof x);
     }
   };
-  const std::integral_constant<int64_t, 1> one;
-  if (!(a.same | b.same | c.same)) return loop(one, one, one);
-  loop(int64_t(!a.same), int64_t(!b.same), int64_t(!c.same));
+  if (!(of.same | ...)) return loop((of, std::integral_constant<int64_t, 1>())...);
+  loop(int64_t(!of.same)...);
 }
 
 // Calls `each` with what an operation makes of three elements, and `others` for those that take more
@@ -297,14 +296,18 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
   [](auto... x) __attribute__((always_inline)) { return function(x...); }
 #define OF_TWO(name)                                                                         \
   case Operation::name:                                                                      \
-    return several::each(count, a, b, to, IN_LOOP(several::first::name),                     \
-                         [](const auto&... x)                                                \
-                             __attribute__((noinline)) { return several::name(x...); });
+    return in_pairs::each(                                                                   \
+        count, a, b, to, IN_LOOP(in_pairs::name),                                            \
+        [](int64_t count, int32_t* to, Operand a, Operand b) __attribute__((noinline)) {     \
+          several::each(count, a, b, to, IN_LOOP(several::first::name),                      \
+                        [](const auto&... x)                                                 \
+                            __attribute__((noinline)) { return several::name(x...); });      \
+        });
 #define ELEMENTARY(name)                                                                       \
   case Operation::name:                                                                        \
     return in_pairs::each(                                                                        \
         count, a, to, IN_LOOP(in_pairs::name),                                                    \
-        [](int64_t count, Operand a, int32_t* to) __attribute__((noinline)) {                  \
+        [](int64_t count, int32_t* to, Operand a) __attribute__((noinline)) {                  \
           several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));  \
         });
 #define SPECIAL(name)      \
@@ -331,7 +334,7 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
   if (kLanes == 16 && operation == Operation::div && b.same && !a.same) {
     return divide_by(a.at, count, *b.at, to);
   }
-  const auto each = [=](auto function) { for_each(function, count, a, b, c, to); };
+  const auto each = [=](auto function) { for_each(function, count, to, a, b, c); };
   if (operation == Operation::integer_div && b.same && (*b.at > 1 || *b.at < -1)) {
     return each([inverse = 1.0 / *b.at](Bits i, Bits, Bits) { return quotient(i, inverse); });
   }
@@ -345,18 +348,17 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
 
 // As for_each; whether the results, which are canonical but for NaNs, have none: 0 times a NaN, or an
 // infinity, is one.
-template <class Function>
+template <class Function, class... Of>
 static inline __attribute__((always_inline)) bool for_each_and_look(Function function, int64_t count,
-                                                                    Operand a, Operand b, Operand c,
-                                                                    int32_t* to) {
+                                                                    int32_t* to, Of... of) {
   Vector sum = {};
   for_each(
-      [&](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
-        const Bits result = function(x, y, z);
+      [&](auto... x) __attribute__((always_inline)) {
+        const Bits result = function(x...);
         sum += as<Vector>(result) * Vector{};
         return result;
       },
-      count, a, b, c, to);
+      count, to, of...);
   const Bits other = (Bits)(sum != sum);
   int64_t words[sizeof other / 8], any = 0;
   __builtin_memcpy(words, &other, sizeof other);
@@ -366,7 +368,7 @@ static inline __attribute__((always_inline)) bool for_each_and_look(Function fun
 
 static bool apply_and_look(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                            int32_t* to) {
-  const auto each = [=](auto function) { return for_each_and_look(function, count, a, b, c, to); };
+  const auto each = [=](auto function) { return for_each_and_look(function, count, to, a, b, c); };
   switch (operation) {
     case Operation::add:
       return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) + as<Vector>(y)); });
@@ -388,32 +390,95 @@ static bool apply_and_look(Operation operation, int64_t count, Operand a, Operan
   }
 }
 
-// Calls `with` with an addition, a subtraction or a multiplication of two vectors; `turned`: of the
-// second and the first one.
+// Calls `with` with a rounded operation on two vectors; `turned`: on the second and the first one.
 template <class With>
-static inline __attribute__((always_inline)) bool with_sum_or_product(Operation operation,
-                                                                      bool turned, With with) {
+static inline __attribute__((always_inline)) bool with_arithmetic(Operation operation, bool turned,
+                                                                  With with) {
+#define OF_TWO(result) with([](Vector x, Vector y) { return as<Vector>(result); })
   switch (operation) {
     case Operation::add:
-      return with([](Vector x, Vector y) { return as<Vector>(flush(x + y)); });
+      return OF_TWO(flush(x + y));
     case Operation::mul:
-      return with([](Vector x, Vector y) { return as<Vector>(guard(multiplied(x, y))); });
+      return OF_TWO(guard(multiplied(x, y)));
+    case Operation::sub:
+      return turned ? OF_TWO(flush(y - x)) : OF_TWO(flush(x - y));
     default:
-      return turned ? with([](Vector x, Vector y) { return as<Vector>(flush(y - x)); })
-                    : with([](Vector x, Vector y) { return as<Vector>(flush(x - y)); });
+      return turned ? OF_TWO(guard(divided(y, x))) : OF_TWO(guard(divided(x, y)));
+  }
+#undef OF_TWO
+}
+
+// The same, rounded and no more.
+template <class With>
+static inline __attribute__((always_inline)) bool with_rounded(Operation operation, With with) {
+  switch (operation) {
+    case Operation::add:
+      return with([](Vector x, Vector y) { return x + y; });
+    case Operation::mul:
+      return with([](Vector x, Vector y) { return x * y; });
+    case Operation::sub:
+      return with([](Vector x, Vector y) { return x - y; });
+    default:
+      return with([](Vector x, Vector y) { return x / y; });
   }
 }
 
+// Whether an operation with a number gives the same of t, |t| <= 2**-126, as of 0: a sum is the number, as t
+// is less than half the way to its neighbours, and a product becomes 0.
+static inline bool drops_tiny(Operation operation, float number) {
+  const float size = number < 0 ? -number : number;
+  if (operation == Operation::mul) return size <= 1;
+  return operation != Operation::div && size >= 0x1p-100f;
+}
+
+template <class With>
+static inline __attribute__((always_inline)) bool with_comparison(Operation operation, With with) {
+#define OF_TWO(result) with([](Vector x, Vector y) { return (Bits)(result); })
+  switch (operation) {
+    case Operation::eq:
+      return OF_TWO(x == y);
+    case Operation::ne:
+      return OF_TWO(x != y);
+    case Operation::lt:
+      return OF_TWO(x < y);
+    default:
+      return OF_TWO(x <= y);
+  }
+#undef OF_TWO
+}
+
 static bool apply_pair(Operation first, Operation second, bool turned, bool looks, int64_t count,
-                       Operand a, Operand b, Operand c, int32_t* to) {
-  return with_sum_or_product(first, false, [&](auto inner) {
-    return with_sum_or_product(second, turned, [&](auto outer) {
+                       Operand a, Operand b, Operand c, Operand d, int32_t* to) {
+  const auto each = [=](auto both, auto... of) __attribute__((always_inline)) {
+    if (looks) return for_each_and_look(both, count, to, of...);
+    for_each(both, count, to, of...);
+    return false;
+  };
+  if (second == Operation::select) {
+    return with_comparison(first, [&](auto compare) {
+      const auto chosen = [=](Bits x, Bits y, Bits z, Bits w) __attribute__((always_inline)) {
+        return where(compare(as<Vector>(x), as<Vector>(y)), w, z);
+      };
+      return each(chosen, a, b, c, d);
+    });
+  }
+  if (c.same && drops_tiny(second, as<float>(*c.at))) {
+    const Vector number = broadcast(as<float>(*c.at));
+    return with_rounded(first, [&](auto inner) {
+      return with_arithmetic(second, turned, [&](auto outer) {
+        const auto both = [=](Bits x, Bits y) __attribute__((always_inline)) {
+          return as<Bits>(outer(inner(as<Vector>(x), as<Vector>(y)), number));
+        };
+        return each(both, a, b);
+      });
+    });
+  }
+  return with_arithmetic(first, false, [&](auto inner) {
+    return with_arithmetic(second, turned, [&](auto outer) {
       const auto both = [=](Bits x, Bits y, Bits z) __attribute__((always_inline)) {
         return as<Bits>(outer(inner(as<Vector>(x), as<Vector>(y)), as<Vector>(z)));
       };
-      if (looks) return for_each_and_look(both, count, a, b, c, to);
-      for_each(both, count, a, b, c, to);
-      return false;
+      return each(both, a, b, c);
     });
   });
 }

@@ -60,6 +60,10 @@ struct Groups {
       input += code.input_count;
       output += code.output_count;
     }
+    for (; next != words.data() + words.size(); next += 3) {
+      Bytecode& code = groups[next[0]];
+      put_in_place(code, next[1], outputs[code.outputs - outputs.data() + next[2]]);
+    }
     divide();
     return results <= int64_t(result_count);
   }

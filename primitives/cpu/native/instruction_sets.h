@@ -288,6 +288,16 @@ inline bool is_looked_at(Operation operation) {
          operation == Operation::sqrt || operation == Operation::select;
 }
 
+// Operations of two operands of which, and of the next one, a loop is made.
+inline bool is_arithmetic(Operation operation) {
+  return operation == Operation::add || operation == Operation::sub ||
+         operation == Operation::mul || operation == Operation::div;
+}
+inline bool is_comparison(Operation operation) {
+  return operation == Operation::eq || operation == Operation::ne || operation == Operation::lt ||
+         operation == Operation::le;
+}
+
 constexpr int kMostTerms = 8;  // of add_n
 
 // 32 bits; one; 16; and, of results, the real and the imaginary parts of complex64, which are outputs
@@ -339,10 +349,10 @@ struct Elementwise {
   // for NaNs and, unless they are selected, zeros.
   bool (*apply_and_look)(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                          int32_t* to);
-  // to = second(first(a, b), c), or second(c, first(a, b)) if `turned`, of additions, subtractions and
-  // multiplications; if it `looks`, it says what apply_and_look says.
+  // to = second(first(a, b), c), or second(c, first(a, b)) if `turned`, of what is_arithmetic; or of what
+  // is_comparison first(a, b) ? d : c.  If it `looks`, it says what apply_and_look says.
   bool (*apply_pair)(Operation first, Operation second, bool turned, bool looks, int64_t count,
-                     Operand a, Operand b, Operand c, int32_t* to);
+                     Operand a, Operand b, Operand c, Operand d, int32_t* to);
   // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
   void (*add_n)(bool odd, const Operand* terms, int64_t terms_count, int64_t count, int32_t* to);
   // Runs of `count` elements in memory, from `first` on and `step` apart, to a register.

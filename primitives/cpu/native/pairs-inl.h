@@ -125,6 +125,12 @@ template <class V>
 INLINE V bounded(float low, V x, float high) {
   return map([=](auto a) { return float32::bounded(low, a, high); }, x);
 }
+INLINE Bits less(Bits a, Bits b) {
+  return map([](auto x, auto y) { return (float32::Bits)(x < y); }, a, b);
+}
+INLINE Vector root(Vector x) {
+  return map([](auto a) { return float32::root(a); }, x);
+}
 template <class V>
 INLINE V near_inverse(V x) {
   return map([](auto a) { return float32::near_inverse(a); }, x);
@@ -270,6 +276,30 @@ INLINE Tried erf(V x) {
   return tried;
 }
 
+// The root of u**2 + v**2, u >= v >= 0, as s + t, and h next to its root: h + (s - h**2 + t) / (2 h), for u
+// from 2**-50 to 2**60, so that no square of u, or what is left of it, is subnormal; what is lost of v is
+// below 2**-48 of the sum.  0 for zeros.
+//
+// s - h**2 is exact, as h is rounded.  |t| is below 2**-23 s and within 2**-46.3 s, |s - h**2| below 2**-23 s.
+// Relative to h, in units of 2**-46: t takes 0.4, the sum of the two 0.5, the next term of the series 0.5,
+// `inverse`, within 2**-23, 1, and two roundings of the quotient, 1: 3.4 of 8.
+template <class V>
+INLINE Tried hypot(V x, V y) {
+  const Bits a = magnitude(x), b = magnitude(y), is_first = less(b, a);
+  const Bits larger = where(is_first, a, b);
+  const V u = as<Vector>(larger), v = as<Vector>(where(is_first, b, a));
+  const V p = u * u, q = v * v, s = p + q;
+  const V t = (q - (s - p)) + (fma(u, u, -p) + fma(v, v, -q)), h = root(s);
+  const V near = near_inverse(h), inverse = fma(fma(-h, near, full(1)), near, near);
+  const V lo = (fma(-h, h, s) + t) * (inverse * full(0.5f));
+  Tried tried = rounded(h, fma(h, full(-0x1p-43f), lo), fma(h, full(0x1p-43f), lo));
+  const Bits is_small = less(larger, fill(0x26800000)), is_large = less(fill(0x5D800000), larger);
+  const Bits is_number = less(fill(0), larger);
+  tried.y = as<Vector>(as<Bits>(tried.y) & is_number);
+  tried.doubt = (tried.doubt | is_small | is_large) & is_number;
+  return tried;
+}
+
 // The others are not tried.
 struct NotTried {};
 #define NOT_TRIED(name) \
@@ -280,41 +310,69 @@ NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
 NOT_TRIED(lgamma) NOT_TRIED(digamma)
 #undef NOT_TRIED
 
-// to = first(from) where that settles the results of two vectors, else rest(count, from, to).  `count`
-// is a multiple of kLanes.
-template <class First, class Rest>
-static inline void each(int64_t count, Operand from, int32_t* to, First first, Rest rest) {
-  constexpr int64_t kElements = kSeveral * kLanes, kSettled = 2 * kLanes;
-  if constexpr (kPairs) {
-    if constexpr (std::is_same_v<decltype(first(Vector{})), Tried>) {
-      const auto run = [&](const int32_t* in, int32_t* out, int64_t here) {
-        for (int64_t i = 0; i < here; i += kElements) {
-          Vector x;
+template <class V>
+INLINE NotTried pow(V, V) {
+  return {};
+}
+
+// `to` = first(of...) where that settles the results of two vectors, else rest(count, to, of...), of kSeveral
+// vectors.
+template <class First, class Rest, class... Of>
+INLINE void try_several(First first, Rest rest, int32_t* to, const Of*... of) {
+  const auto load = [](const int32_t* from) {
+    Vector x;
 #pragma GCC unroll 4
-          for (int k = 0; k < kSeveral; ++k) {
-            __builtin_memcpy(&x.part[k], in + i + k * kLanes, sizeof x.part[k]);
-          }
-          const Tried tried = first(x);
-          float32::Bits doubt = tried.doubt.part[0];
+    for (int k = 0; k < kSeveral; ++k) {
+      __builtin_memcpy(&x.part[k], from + k * kLanes, sizeof x.part[k]);
+    }
+    return x;
+  };
+  const Tried tried = first(load(of)...);
+  float32::Bits doubt = tried.doubt.part[0];
 #pragma GCC unroll 4
-          for (int k = 1; k < kSeveral; ++k) doubt |= tried.doubt.part[k];
-          const bool settled = !float32::any(doubt);
+  for (int k = 1; k < kSeveral; ++k) doubt |= tried.doubt.part[k];
+  const bool settled = !float32::any(doubt);
 #pragma GCC unroll 4
-          for (int k = 0; k < kSeveral; k += 2) {
-            const int64_t at = i + k * kLanes;
-            if (!settled && float32::any(tried.doubt.part[k] | tried.doubt.part[k + 1])) {
-              rest(kSettled, {in + at, false}, out + at);
-            } else {
-              __builtin_memcpy(out + at, &tried.y.part[k], sizeof tried.y.part[k]);
-              __builtin_memcpy(out + at + kLanes, &tried.y.part[k + 1], sizeof tried.y.part[k]);
-            }
-          }
-        }
-      };
-      return several::in_steps<kElements>(count, from, to, run);
+  for (int k = 0; k < kSeveral; k += 2) {
+    const int at = k * kLanes;
+    if (!settled && float32::any(tried.doubt.part[k] | tried.doubt.part[k + 1])) {
+      rest(2 * kLanes, to + at, Operand{of + at, false}...);
+    } else {
+      __builtin_memcpy(to + at, &tried.y.part[k], sizeof tried.y.part[k]);
+      __builtin_memcpy(to + at + kLanes, &tried.y.part[k + 1], sizeof tried.y.part[k]);
     }
   }
-  rest(count, from, to);
+}
+
+constexpr int64_t kElements = kSeveral * kLanes;
+template <class First, class... V>
+constexpr bool is_tried() {
+  if constexpr (kPairs) return std::is_same_v<decltype(std::declval<First>()(V{}...)), Tried>;
+  return false;
+}
+
+// to = first(from) where that settles it, else rest(count, to, from).  `count` is a multiple of kLanes.
+template <class First, class Rest>
+static inline void each(int64_t count, Operand from, int32_t* to, First first, Rest rest) {
+  if constexpr (is_tried<First, Vector>()) {
+    const auto run = [&](const int32_t* in, int32_t* out, int64_t here) {
+      for (int64_t i = 0; i < here; i += kElements) try_several(first, rest, out + i, in + i);
+    };
+    return several::in_steps<kElements>(count, from, to, run);
+  }
+  rest(count, to, from);
+}
+
+// The same of two operands; what is no kElements, or of a number, is left to `rest`.
+template <class First, class Rest>
+static inline void each(int64_t count, Operand a, Operand b, int32_t* to, First first, Rest rest) {
+  int64_t done = 0;
+  if constexpr (is_tried<First, Vector, Vector>()) {
+    if (!a.same && !b.same) done = count / kElements * kElements;
+    for (int64_t i = 0; i < done; i += kElements) try_several(first, rest, to + i, a.at + i, b.at + i);
+  }
+  const auto from = [=](Operand x) { return Operand{x.at + (x.same ? 0 : done), x.same}; };
+  if (done < count) rest(count - done, to + done, from(a), from(b));
 }
 
 }  // namespace in_pairs
