@@ -217,6 +217,34 @@ def _with_weights(x, w):
     return lax.fori_loop(0, 50, lambda i, x: jnp.tanh(x @ w.T / 16), x)
 
 
+def _leapfrog(x, v, steps=20):
+    """Of a particle between two wells, each element one."""
+
+    def step(state):
+        i, x, v = state
+        v = v + 0.01 * (x - x * x * x)
+        return i + 1, x + 0.01 * v, v
+
+    return lax.while_loop(lambda state: state[0] < steps, step, (0, x, v))[1:]
+
+
+def _training_loop(w, v, images, labels):
+    """Adam steps of a network with one hidden layer, in one scan."""
+    optimizer = optax.adam(1e-3)
+
+    def loss(parameters, x, y):
+        w, v = parameters
+        return optax.softmax_cross_entropy(jax.nn.relu(x @ w) @ v, jax.nn.softmax(y)).mean()
+
+    def step(state, batch):
+        parameters, optimizer_state = state
+        value, gradients = jax.value_and_grad(loss)(parameters, *batch)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state)
+        return (optax.apply_updates(parameters, updates), optimizer_state), value
+
+    return lax.scan(step, ((w, v), optimizer.init((w, v))), (images, labels))
+
+
 def loops() -> list[Case]:
     return [
         *(
@@ -228,6 +256,13 @@ def loops() -> list[Case]:
             for m, n in ((16, 16), (256, 256), (4096, 32), (1000, 1000))
         ),
         given("fori_loop of tanh(x @ w.T), 256x256", _with_weights, (1, 256), (256, 256), bar=1.3),
+        given("leapfrog steps, 2 x 262,144", _leapfrog, *[(1 << 18,)] * 2),
+        given("leapfrog steps, 2 x 4,194,304", _leapfrog, *[(1 << 22,)] * 2),
+        given(
+            "scan of 20 Adam steps, 784-128-10, batch 64",
+            _training_loop,
+            *((784, 128), (128, 10), (20, 64, 784), (20, 64, 10)),
+        ),
     ]
 
 
