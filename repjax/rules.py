@@ -278,20 +278,20 @@ def scan(context: Context, operands, params):
     _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
     if not context.differentiable and _is_unrolled(params):
         return _steps(jaxpr, operands, params)
-    if context.differentiable:
+    results = []
+    if not context.differentiable:
+        results, body = without_invariants(jaxpr, operands[:first])
+    if not results:
         return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
     consts, carry, xs = operands[:first], operands[first : first + count], operands[first + count :]
-    results, body = without_invariants(jaxpr, consts)
-    if results:
 
-        def step(carry, x):
-            given = body(*results, *consts, *carry, *x)
-            return given[:count], given[count:]
+    def step(carry, x):
+        given = body(*results, *consts, *carry, *x)
+        return given[:count], given[count:]
 
-        options = {k: params[k] for k in ("length", "reverse", "unroll")}
-        carry, ys = jax.lax.scan(step, carry, xs, **options)
-        return [*carry, *ys]
-    return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
+    options = {k: params[k] for k in ("length", "reverse", "unroll")}
+    carry, ys = jax.lax.scan(step, carry, xs, **options)
+    return [*carry, *ys]
 
 
 def _is_unrolled(params) -> bool:
