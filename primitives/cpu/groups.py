@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,22 +16,39 @@ from repjax.primitives.cpu.bytecode import Bytecode, Joint, Place
 from repjax.primitives.cpu.sums import call_kernel
 from repjax.primitives.fusion.groups import Group, Sum, accumulation_of, joins_parts
 from repjax.primitives.fusion.row_moves import row_move
-from repjax.primitives.fusion.views import Joined, Number, View, merged_axes, seen, views_of
+from repjax.primitives.fusion.views import (
+    Joined,
+    Number,
+    View,
+    merged_axes,
+    order_of_terms,
+    seen,
+    views_of,
+)
 
 
-def encode(group: Group) -> tuple[list[Any], list[int]]:
-    """The variables that the kernel takes, and its bytecode."""
-    code, results = _written(group)
+def encode(group: Group, order: Sequence[int] | None = None) -> tuple[list[Any], list[int]]:
+    """The variables that the kernel takes, and its bytecode.
+
+    With an ``order``, the axes of all that the group computes are taken in this one.
+    """
+    code, results = _written(group, order)
     encoded = code.encode(group.size, results)
     return code.sources(), encoded
 
 
-def _written(group: Group) -> tuple[Bytecode, list[Any]]:
+def _written(group: Group, order: Sequence[int] | None = None) -> tuple[Bytecode, list[Any]]:
     """The bytecode of a group, and its results in it."""
     code = Bytecode(group.rows)
     values: dict[Any, int] = {}  # of what the group makes
     parts: dict[Any, list[int]] = {}  # of complex numbers that it makes
     views: dict[Any, View | Joined] = {}
+
+    def in_order(view, shape):
+        if order is None:
+            return view, shape
+        steps, sizes = (tuple(of[d] for d in order) for of in (view.steps, shape))
+        return dataclasses.replace(view, steps=steps), sizes
 
     def read(atom, shape) -> int:
         if isinstance(atom, Literal):
@@ -43,7 +61,7 @@ def _written(group: Group) -> tuple[Bytecode, list[Any]]:
         if made:
             assert not view.is_moved, "what is computed by elements is not read from other places"
             return made[0]
-        place = placed(view.broadcast(atom.aval.shape, shape), shape)
+        place = placed(*in_order(view.broadcast(atom.aval.shape, shape), shape))
         if isinstance(place, Place) and place.first:
             place = Joint((place,), (math.prod(shape),))
         return code.read(place, atom.aval.dtype, canonical=view.canonical)
@@ -152,9 +170,16 @@ def canonicalize_in_place(x):
     return jax.ffi.ffi_call("repjax_canonicalize", result, input_output_aliases={0: 0})(x)
 
 
+def encode_terms(sum: Sum) -> tuple[list[Any], list[int]]:
+    """The variables that the kernel takes, and the bytecode of the terms."""
+    shape = sum.group.outvars[0].aval.shape
+    order = order_of_terms(shape, sum.equation.params["axes"])
+    return encode(sum.group, None if order == tuple(range(len(shape))) else order)
+
+
 def evaluate_sum(*operands, sum: Sum):
     by_variable = dict(zip(sum.group.invars, operands, strict=True))
-    roots, code = encode(sum.group)
+    roots, code = encode_terms(sum)
     taken = (_operand(v, by_variable) for v in roots)
     shape, axes = sum.group.outvars[0].aval.shape, sum.equation.params["axes"]
     accumulation = accumulation_of(sum.equation)

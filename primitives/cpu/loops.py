@@ -111,9 +111,10 @@ def _product(equation) -> _Step | None:
     return _Step(_PRODUCT, equation.invars, equation.outvars, integers)
 
 
-def _code(group: Group, operands) -> tuple[list[Any], list[int]]:
+def _code(group: Group, operands, encoded) -> tuple[list[Any], list[int]]:
+    """What a group takes of the operands, and its bytecode."""
     by_variable = dict(zip(group.invars, operands, strict=True))
-    roots, code = groups.encode(group)
+    roots, code = encoded
     return [by_variable.get(v, v) for v in roots], code
 
 
@@ -121,7 +122,9 @@ def _elementwise(equation) -> _Step:
     of_equation = iter(equation.invars)
     taken, integers = [], [len(equation.params["groups"])]
     for group in equation.params["groups"]:
-        operands, code = _code(group, [next(of_equation) for _ in group.invars])
+        operands, code = _code(
+            group, [next(of_equation) for _ in group.invars], groups.encode(group)
+        )
         taken += operands
         integers += code
     return _Step(_ELEMENTWISE, taken, equation.outvars, integers)
@@ -132,20 +135,23 @@ def _sum(equation, operand, taken, code) -> _Step | None:
     accumulation = accumulation_of(equation)
     if accumulation not in _ACCUMULATIONS or operand.aval.size > library.LARGE:
         return None
-    axes = equation.params["axes"]
-    sizes = sums.sizes_around(operand.aval.shape, min(axes), max(axes) + 1)
+    sizes = sums.sizes_of_sum(operand.aval.shape, equation.params["axes"])
     integers = [_ACCUMULATIONS.index(accumulation), *map(int, sizes), *code]
     return _Step(_SUM, taken, [], integers)
 
 
 def _reduction(equation) -> _Step | None:
-    step = _sum(equation, equation.invars[0], equation.invars, [])
+    (x,), axes = equation.invars, equation.params["axes"]
+    code = sums.code_of_terms(x.aval, axes) if axes and x.aval.size else []
+    if code and accumulation_of(equation) == "sequential":
+        return None
+    step = _sum(equation, x, [x], code)
     return step and step._replace(results=equation.outvars)
 
 
 def _group_sum(equation) -> _Step | None:
     found = equation.params["sum"]
-    taken, code = _code(found.group, equation.invars)
+    taken, code = _code(found.group, equation.invars, groups.encode_terms(found))
     step = _sum(found.equation, found.group.outvars[0], taken, code)
     return step and step._replace(results=equation.outvars)
 
@@ -165,7 +171,7 @@ def _move(equation) -> _Step | None:
         return None
     operands = tuple(dict.fromkeys(variables(equation.invars)))
     group = Group((equation,), operands, tuple(equation.outvars), _NONE)
-    taken, code = _code(group, operands)
+    taken, code = _code(group, operands, groups.encode(group))
     return _Step(_ELEMENTWISE, taken, equation.outvars, [1, *code])
 
 

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from repjax.primitives.core.partition import Axes, partitioned
+from repjax.primitives.core.sizes import row_major
 from repjax.primitives.cpu import library
+from repjax.primitives.cpu.bytecode import Bytecode, Place
+from repjax.primitives.fusion.views import merged_axes, order_of_terms
 from repjax.primitives.operations.accumulators import check_terms
 from repjax.primitives.operations.grids import bits_of_sum
 from repjax.primitives.operations.reductions.cumulative import axes_of_prefixes, cumsum_body
@@ -37,15 +40,24 @@ def sizes_around(shape, first: int, last: int):
     return np.int64([math.prod(shape[part]) for part in parts])
 
 
+def sizes_of_sum(shape, axes):
+    """How many outer sums, terms of each and inner sums there are (:func:`order_of_terms`)."""
+    kept = [d for d in range(len(shape)) if d not in axes]
+    outer = [d for d in kept if d < max(axes)]
+    parts = outer, axes, kept[len(outer) :]
+    return np.int64([math.prod(shape[d] for d in part) for part in parts])
+
+
 def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
-    """The sum over neighbouring axes of an array of so many elements, by the kernel.
+    """The sum over axes of an array of this shape, by the kernel.
 
     Or, with an accumulation ``max`` or ``min``, the extremum.  The array is the operand, or the
-    results of bytecode (:mod:`repjax.primitives.cpu.bytecode`).
+    results of bytecode (:mod:`repjax.primitives.cpu.bytecode`), with its elements in the order of
+    the terms.
     """
-    first, last = min(axes), max(axes) + 1
-    sizes = sizes_around(shape, first, last)
-    result = jax.ShapeDtypeStruct((*shape[:first], *shape[last:]), np.float32)
+    sizes = sizes_of_sum(shape, axes)
+    kept = tuple(n for d, n in enumerate(shape) if d not in axes)
+    result = jax.ShapeDtypeStruct(kept, np.float32)
     integers = {"sizes": sizes, "bytecode": np.asarray(bytecode, np.int64)}
     if accumulation == "exact":
         call = jax.ffi.ffi_call("repjax_exact_sum", result)
@@ -57,28 +69,47 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
     return call(*operands, accumulation=accumulation, **integers)
 
 
+def code_of_terms(x, axes) -> list[int]:
+    """Bytecode of the elements in the order of the terms, none if they lie so."""
+    order = order_of_terms(x.shape, axes)
+    if order == tuple(range(x.ndim)):
+        return []
+    code, steps = Bytecode(), row_major(x.shape)
+    place = Place.along(x, merged_axes((x.shape[d], steps[d]) for d in order))
+    return code.encode(x.size, [([code.read(place, x.dtype)], x.dtype)])
+
+
+def _reduce(x, *, axes, accumulation, **odd):
+    """The reduction of an array in memory."""
+    code = code_of_terms(jax.typeof(x), axes) if axes else []
+    if not axes or (code and accumulation == "sequential"):  # of no terms, or of elements in order
+        x, axis = collapse(x, axes)
+        axes, code = (axis,), []
+    options = {"accumulation": accumulation, "bytecode": code, **odd}
+    return call_kernel(x, shape=x.shape, axes=axes, **options)
+
+
 def _sum(x, *, axes, accumulation):
-    x, axis = collapse(x, axes)
-    if x.size == 0 or (accumulation == "pairwise" and x.size > library.LARGE):
-        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
-    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+    is_large = accumulation == "pairwise" and x.size > library.LARGE
+    is_for_xla = is_large and not (axes and code_of_terms(jax.typeof(x), axes))
+    if x.size == 0 or is_for_xla:
+        return reduce_sum_body(x, axes=axes, accumulation=accumulation)
+    return _reduce(x, axes=axes, accumulation=accumulation)
 
 
 def order_independent_sum(x, *, axes, accumulation):
     """``reduce_sum_body`` of order-independent sums by the kernel."""
-    x, axis = collapse(x, axes)
     if x.size == 0:
-        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation)
-    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation)
+        return reduce_sum_body(x, axes=axes, accumulation=accumulation)
+    return _reduce(x, axes=axes, accumulation=accumulation)
 
 
 def exact_sum(x, *, axes, accumulation, odd=False):
     """``reduce_sum_body`` of exact sums by the kernel."""
-    x, axis = collapse(x, axes)
-    check_terms("a sum", x.shape[axis])
+    check_terms("a sum", math.prod(x.shape[d] for d in axes))
     if x.size == 0:
-        return reduce_sum_body(x, axes=(axis,), accumulation=accumulation, odd=odd)
-    return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=accumulation, odd=odd)
+        return reduce_sum_body(x, axes=axes, accumulation=accumulation, odd=odd)
+    return _reduce(x, axes=axes, accumulation=accumulation, odd=odd)
 
 
 def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
@@ -91,10 +122,9 @@ def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
 
 def _extremum(name: str, body):
     def kernel(x, *, axes):
-        x, axis = collapse(x, axes)
         if x.size == 0:
-            return body(x, axes=(axis,))
-        return call_kernel(x, shape=x.shape, axes=(axis,), accumulation=name)
+            return body(x, axes=axes)
+        return _reduce(x, axes=axes, accumulation=name)
 
     return partitioned(kernel, axes_of_reduction)
 

@@ -66,6 +66,7 @@ from repjax.primitives.fusion.views import (
     are_together,
     is_canonicalize,
     long_axes,
+    order_of_terms,
     run,
     seen,
     variables,
@@ -246,7 +247,7 @@ _REDUCTIONS = {PREFIX + f"reduce_{name}": name for name in ("sum", "max", "min")
 
 
 def accumulation_of(equation) -> str | None:
-    """The kernel's name for a reduction over neighbouring axes of an array, or None."""
+    """The kernel's name for a reduction of an array, or None."""
     name = _REDUCTIONS.get(equation.primitive.name)
     if name is None:
         return None
@@ -254,9 +255,8 @@ def accumulation_of(equation) -> str | None:
     if isinstance(x, Literal) or x.aval.dtype != np.float32 or x.aval.size == 0 or not axes:
         return None
     accumulation = equation.params.get("accumulation", name)
-    together = max(axes) - min(axes) + 1 == len(axes)
     known = ("pairwise", "sequential", "order_independent", "exact", "max", "min")
-    return accumulation if together and accumulation in known else None
+    return accumulation if accumulation in known else None
 
 
 class _Plan:
@@ -482,8 +482,11 @@ class _Plan:
         moved = set().union(*map(self._moved, members))
         if any(e.outvars[0] in moved or id(e) in self.moves for e in members):
             return None
-        if accumulation == "sequential" and (members or view.is_moved):
+        is_in_order = not self._in_other_order(equation)
+        if accumulation == "sequential" and (members or view.is_moved or not is_in_order):
             return None  # the kernel takes inputs as they are, which need not be canonical
+        if not is_in_order and not self._may_be_moved(members, operand):
+            return None
         # What others need too is computed again, if it is little and not in the cache.
         is_large = operand.aval.size > self.kernels.large
         is_shared = any(users[e.outvars[0]] > 1 for e in members)
@@ -493,6 +496,19 @@ class _Plan:
             return None
         group = self._group(members, [operand])
         return group if not is_large or self._are_read_along(group) else None
+
+    def _in_other_order(self, equation) -> bool:
+        """Whether a reduction's terms do not lie together, or one below the other."""
+        shape = equation.invars[0].aval.shape
+        return order_of_terms(shape, equation.params["axes"]) != tuple(range(len(shape)))
+
+    def _may_be_moved(self, members, operand) -> bool:
+        """Whether the axes of the terms may be taken in another order: all are theirs, whole."""
+        seen_there = [operand, *(v for e in members for v in variables(e.invars))]
+        shapes = {e.outvars[0].aval.shape for e in members}
+        return shapes <= {operand.aval.shape} and not any(
+            isinstance(seen(v, self.views), Joined) for v in seen_there
+        )
 
     def _terms(self, root) -> list[Any]:
         """The elementwise equations, of arrays of one size, that the root follows from."""
