@@ -185,6 +185,11 @@ def _to_three_features(images, kernel):
     return lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=numbers)
 
 
+def _normed(images):
+    mean, variance = (f((0, 2, 3), keepdims=True) for f in (images.mean, images.var))
+    return (images - mean) * lax.rsqrt(variance + 1e-5)
+
+
 def parts() -> list[Case]:
     heads, angles = (2, 128, 8, 64), (128, 1, 64)
     return [
@@ -207,6 +212,13 @@ def parts() -> list[Case]:
             *((8, 32, 32, 64), (3, 3, 64, 3)),
             bar=1.2,
         ),
+        given("batch norm, channels first, 32 x 64 x 28 x 28", _normed, (32, 64, 28, 28), bar=1.2),
+        given(
+            "means of channels, 16 x 3 x 224 x 224",
+            lambda x: x.mean((0, 2, 3)),
+            (16, 3, 224, 224),
+            bar=1.2,
+        ),
     ]
 
 
@@ -226,6 +238,36 @@ def _leapfrog(x, v, steps=20):
         return i + 1, x + 0.01 * v, v
 
     return lax.while_loop(lambda state: state[0] < steps, step, (0, x, v))[1:]
+
+
+def _transport(costs):
+    """Sinkhorn's iterations until the last one changes little."""
+    kernel = jnp.exp(-jnp.abs(costs))
+
+    def step(state):
+        i, u, v, _ = state
+        new = 1 / (kernel @ v)
+        return i + 1, new, 1 / (kernel.T @ new), jnp.abs(new / u - 1).max()
+
+    def is_far(state):
+        return (state[0] < 100) & (state[3] > 1e-6)
+
+    ones = jnp.ones(len(costs))
+    return lax.while_loop(is_far, step, (0, ones, ones, jnp.float32(1)))
+
+
+def _fixed_point(w, x):
+    """Of a layer that is its own input, as deep equilibrium models have it."""
+
+    def step(state):
+        i, _, h = state
+        return i + 1, h, jnp.tanh(h @ w / 16 + x)
+
+    def is_far(state):
+        i, before, h = state
+        return (i < 50) & (jnp.abs(h - before).max() > 1e-7)
+
+    return lax.while_loop(is_far, step, (0, x + 1, x))
 
 
 def _training_loop(w, v, images, labels):
@@ -256,6 +298,8 @@ def loops() -> list[Case]:
             for m, n in ((16, 16), (256, 256), (4096, 32), (1000, 1000))
         ),
         given("fori_loop of tanh(x @ w.T), 256x256", _with_weights, (1, 256), (256, 256), bar=1.3),
+        given("optimal transport by a while, 50 x 50", _transport, (50, 50), bar=1.3),
+        given("fixed point by a while, 8 x 64", _fixed_point, (64, 64), (8, 64), bar=1.3),
         given("leapfrog steps, 2 x 262,144", _leapfrog, *[(1 << 18,)] * 2),
         given("leapfrog steps, 2 x 4,194,304", _leapfrog, *[(1 << 22,)] * 2),
         given(

@@ -17,12 +17,11 @@ from collections.abc import Sequence
 
 import jax
 from jax.extend import source_info_util
-from jax.interpreters import partial_eval
 
 import repjax.primitives
 from repjax.primitives.core.interpret import interpret
 from repjax.primitives.core.jax_internals import discharge_state
-from repjax.primitives.core.programs import open_jaxpr, settled, sharded_struct
+from repjax.primitives.core.programs import open_jaxpr, settled, sharded_struct, without_unused
 from repjax.primitives.core.tables import Context, RefusedError
 from repjax.primitives.core.values import canonicalize, constant
 from repjax.primitives.core.weak import enter, leave
@@ -47,7 +46,7 @@ def run(jaxpr, operands) -> list:
     """
     inner, consts = open_jaxpr(_without_references(jaxpr))
     # Versions of JAX differ in what they have removed by now.
-    inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
+    inner = without_unused(inner)
 
     def program(*operands):
         context = Context(differentiable=False, refusals=[])

@@ -28,10 +28,9 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Literal
-from jax.interpreters import partial_eval
 
 from repjax.primitives.core.jax_internals import weakref_lru_cache
-from repjax.primitives.core.programs import open_jaxpr, renamed, settled, struct
+from repjax.primitives.core.programs import open_jaxpr, renamed, settled, struct, without_unused
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import canonical_number, is_inexact
 from repjax.primitives.fusion.entries import RAW_SCATTERS, raw_dot_general_p
@@ -241,8 +240,7 @@ def _in_kernels(group: Group, invars, outvars):
     with settled():
         jaxpr = jax.make_jaxpr(program)(*(struct(v.aval) for v in invars))
     inner, consts = open_jaxpr(jaxpr)
-    inner, _ = partial_eval.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
-    return ClosedJaxpr(inner, consts)
+    return ClosedJaxpr(without_unused(inner), consts)
 
 
 def _simplified(equations: Sequence[Any], invars, outvars) -> Group:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import Literal
+from jax.interpreters import partial_eval
 
 from repjax.primitives.core.jax_internals import eager_constant_folding
 
@@ -15,6 +16,11 @@ from repjax.primitives.core.jax_internals import eager_constant_folding
 def open_jaxpr(jaxpr):
     """(jaxpr, consts) of a closed jaxpr; from jax 0.12 on the two classes are one."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
+
+
+def without_unused(jaxpr):
+    """A jaxpr without the equations that nothing needs; all of its inputs stay."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def renamed(atoms, names) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Scans of products, fused groups, sums and row groups, by the C++ kernel (``native/loops.cc``).
+"""Loops of products, fused groups, sums and row groups, by the C++ kernel (``native/loops.cc``).
 
 The kernel computes a body in steps, each of which is what a call of the kernel for it would be.
 Values are where they are needed: what a body takes of an array and gives for one lies in the array,
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -41,9 +40,11 @@ from repjax.primitives.operations.reductions.sums import reduce_sum_p
 #: Bytes of what is between steps, and of the second places of what is carried.  What does not stay
 #: in the caches gains nothing, and takes memory.
 _MOST = 1 << 22
+#: The same of a ``while``, whose state XLA writes in its place where the kernel has two by turns.
+_MOST_OF_WHILE = 1 << 18
 _LINE = 64  # bytes of the cache
 #: What the kernel knows steps and sums by.
-_PRODUCT, _ELEMENTWISE, _SUM, _COPY, _ROWS = range(5)
+_PRODUCT, _ELEMENTWISE, _SUM, _COPY, _ROWS, _KEEP = range(6)
 _ACCUMULATIONS = ("pairwise", "sequential", "max", "min")
 
 
@@ -212,52 +213,65 @@ def _alias(equation) -> int | None:
 # --- loops --------------------------------------------------------------------------------
 
 
-class _Encoder:
-    """A scan whose body has been divided into aliases and steps."""
+class _Program(NamedTuple):
+    """A program of a loop, divided into aliases and steps."""
 
-    def __init__(self, equation, jaxpr, aliases, steps: list[_Step]):
-        self.equation, self.jaxpr, self.aliases, self.steps = equation, jaxpr, aliases, steps
+    jaxpr: Any
+    aliases: dict[Any, tuple[Any, int]]
+    steps: list[_Step]
+
+
+def _program(closed) -> _Program | None:
+    """The aliases and steps of a program, if the kernel has all of it."""
+    jaxpr, consts = open_jaxpr(closed)
+    atoms = [v for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
+    atoms += [*jaxpr.invars, *jaxpr.outvars]
+    if consts or jaxpr.effects or not all(v.aval.dtype in DTYPES and v.aval.size for v in atoms):
+        return None
+    if any(isinstance(v, Literal) for v in jaxpr.outvars):
+        return None
+    aliases, others = {}, []
+    for e in jaxpr.eqns:
+        by = _alias(e)
+        if by is None:
+            others.append(e)
+        else:
+            aliases[e.outvars[0]] = e.invars[0], by
+    steps = _steps(others)
+    return None if steps is None else _Program(jaxpr, aliases, steps)
+
+
+def _everywhere(array: int, byte: int = 0) -> _Place:
+    return _Place(*[(array, byte)] * 3)
+
+
+class _Encoder:
+    """A loop, of one program or of two."""
+
+    def __init__(self, equation, programs: list[_Program]):
+        self.equation, self.programs = equation, programs
         self.scratch = 0
         self.integers: list[int] = []  # of the places
         self.numbers: dict[Any, int] = {}
-        self.given: list[_Place] = []  # where the body puts its results
+        self.places: dict[Any, _Place] = {}
+        self.aliases = {v: x for program in programs for v, x in program.aliases.items()}
+        steps = [step for program in programs for step in program.steps]
         taken = dict.fromkeys(v for step in steps for v in step.operands)
         self.constants = [v for v in taken if isinstance(v, Number)]
         self.operands = len(equation.invars) + len(self.constants)
-        self.places = dict(zip(jaxpr.invars, self._taken(), strict=True))
         for i, number in enumerate(self.constants, len(equation.invars)):
-            self.places[number] = _Place(*[(i, 0)] * 3)
-        carry = len(self.given)
-        for j, v in enumerate(jaxpr.outvars[carry:], self.operands + carry):
-            self.given.append(self._moving(j, v.aval))
+            self.places[number] = _everywhere(i)
         self.made = {v for step in steps for v in step.results}
-
-    def _moving(self, array: int, aval) -> _Place:
-        """That of the elements of an array that there are for each iteration."""
-        length, step = self.equation.params["length"], _bytes(aval)
-        if not self.equation.params["reverse"]:
-            return _Place(*[(array, 0)] * 3, step)
-        return _Place(*[(array, (length - 1) * step)] * 3, -step)
 
     def _more(self, aval) -> tuple[int, int]:
         """Memory that is neither an operand nor a result."""
         byte, self.scratch = self.scratch, self.scratch + -(-_bytes(aval) // _LINE) * _LINE
         return self.operands + len(self.equation.outvars), byte
 
-    def _taken(self) -> Iterator[_Place]:
-        """Where the body finds what it takes; and of what it carries, where it puts it."""
-        consts, carry = carried(self.equation.params)
-        for i, v in enumerate(self.jaxpr.invars):
-            if i < consts:
-                yield _Place(*[(i, 0)] * 3)
-            elif i < consts + carry:
-                # The last iteration writes the result.
-                turns = (self.operands + i - consts, 0), self._more(v.aval)
-                odd, even = turns if self.equation.params["length"] % 2 == 0 else turns[::-1]
-                self.given.append(_Place(even, even, odd))
-                yield _Place((i, 0), odd, even)
-            else:
-                yield self._moving(i, v.aval)
+    def _carried(self, operand: int, even, odd) -> tuple[_Place, _Place]:
+        """Where what is carried is found and where it is put, by turns: in even iterations at
+        ``even``, and in odd ones at ``odd``."""
+        return _Place((operand, 0), odd, even), _Place(even, even, odd)
 
     def _root(self, variable) -> tuple[Any, int]:
         """The variable that another one is a part of, and the bytes before the part."""
@@ -278,14 +292,20 @@ class _Encoder:
         elif variable not in self.numbers:
             root, before = self._root(variable)
             if root not in self.places:
-                self.places[root] = _Place(*[self._more(root.aval)] * 3)
+                self.places[root] = _everywhere(*self._more(root.aval))
             place = self.places[root].moved(before)
             self.numbers[variable] = self._number(place, variable.aval.size)
         return self.numbers[variable]
 
-    def code(self) -> Code:
+    def _copy(self, variable, place: _Place) -> list[int]:
+        places = [self._number_of(variable), self._number(place, variable.aval.size)]
+        return [_COPY, 1, 1, 1, *places, _bytes(variable.aval)]
+
+    def _steps(self, program: _Program, given: dict[int, _Place]) -> tuple[int, list[int]]:
+        """How many steps a program is, and these; ``given`` are the places of its results."""
         copied = []
-        for v, place in zip(self.jaxpr.outvars, self.given, strict=True):
+        for i, place in given.items():
+            v = program.jaxpr.outvars[i]
             root, before = self._root(v)
             is_whole = before == 0 and root.aval.size == v.aval.size
             if is_whole and root in self.made and root not in self.places:
@@ -293,38 +313,91 @@ class _Encoder:
             else:
                 copied.append((v, place))
         steps: list[int] = []
-        for kind, operands, results, integers in self.steps:
+        for kind, operands, results, integers in program.steps:
             places = [*map(self._number_of, operands), *map(self._number_of, results)]
             steps += [kind, len(operands), len(results), len(integers), *places, *integers]
         for v, place in copied:
-            places = [self._number_of(v), self._number(place, v.aval.size)]
-            steps += [_COPY, 1, 1, 1, *places, _bytes(v.aval)]
-        counts = len(self.integers) // 8, len(self.steps) + len(copied)
-        start = [self.equation.params["length"], *counts]
+            steps += self._copy(v, place)
+        return len(program.steps) + len(copied), steps
+
+    def _code(self, start: list[int], steps: list[int]) -> Code:
         return Code([*start, *self.integers, *steps], self.constants, self.scratch)
 
 
+class _Scan(_Encoder):
+    def _moving(self, array: int, aval) -> _Place:
+        """That of the elements of an array that there are for each iteration."""
+        length, step = self.equation.params["length"], _bytes(aval)
+        if not self.equation.params["reverse"]:
+            return dataclasses.replace(_everywhere(array), step=step)
+        return dataclasses.replace(_everywhere(array, (length - 1) * step), step=-step)
+
+    def code(self) -> Code:
+        (program,) = self.programs
+        consts, carry = carried(self.equation.params)
+        length, given = self.equation.params["length"], {}
+        for i, v in enumerate(program.jaxpr.invars):
+            if i < consts:
+                self.places[v] = _everywhere(i)
+            elif i < consts + carry:
+                # The last iteration writes the result.
+                turns = (self.operands + i - consts, 0), self._more(v.aval)
+                odd, even = turns if length % 2 == 0 else turns[::-1]
+                self.places[v], given[i - consts] = self._carried(i, even, odd)
+            else:
+                self.places[v] = self._moving(i, v.aval)
+        for i, v in enumerate(program.jaxpr.outvars[carry:], carry):
+            given[i] = self._moving(self.operands + i, v.aval)
+        count, steps = self._steps(program, given)
+        return self._code([length, len(self.integers) // 8, count], steps)
+
+
+class _While(_Encoder):
+    def code(self) -> Code:
+        cond, body = self.programs
+        params, given = self.equation.params, {}
+        first, consts = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        of_cond, of_body = cond.jaxpr.invars, body.jaxpr.invars
+        self.places |= {v: _everywhere(i) for i, v in enumerate(of_cond[:first])}
+        self.places |= {v: _everywhere(first + i) for i, v in enumerate(of_body[: consts - first])}
+        state = of_body[consts - first :]
+        for i, v in enumerate(state):
+            if v is body.jaxpr.outvars[i]:
+                self.places[v] = _everywhere(consts + i)
+            else:
+                turns = (self.operands + i, 0), self._more(v.aval)
+                self.places[v], given[i] = self._carried(consts + i, *turns)
+        self.places |= {v: self.places[w] for v, w in zip(of_cond[first:], state, strict=True)}
+        looks, of_looks = self._steps(cond, {})
+        is_next = self._number_of(cond.jaxpr.outvars[0])
+        count, steps = self._steps(body, given)
+        shape = cond.jaxpr.outvars[0].aval.shape
+        if shape:  # of a loop for each of so many examples, some of which have ended
+            for i, place in given.items():
+                places = [is_next, self._number_of(state[i]), self._number(place, 1)]
+                examples = math.prod(shape)
+                sizes = [examples, _bytes(state[i].aval) // examples]
+                steps += [_KEEP, 2, 1, 2, *places, *sizes]
+            count += len(given)
+        for i, v in enumerate(state):  # in the iteration that is none
+            steps += self._copy(v, _everywhere(self.operands + i))
+        counts = [looks, looks + count, looks + count + len(state), is_next]
+        return self._code([-1, len(self.integers) // 8, *counts], [*of_looks, *steps])
+
+
 def encode(equation) -> Code | None:
-    """A scan for the kernel, if all of its body are steps that the kernel has."""
-    if equation.params["length"] == 0:  # nothing would write what is carried
+    """A loop for the kernel, if all of it are steps that the kernel has."""
+    params, is_scan = equation.params, equation.primitive.name == "scan"
+    if is_scan and params["length"] == 0:  # nothing would write what is carried
         return None
-    jaxpr, consts = open_jaxpr(equation.params["jaxpr"])
-    atoms = [v for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
-    atoms += [*equation.invars, *equation.outvars, *jaxpr.outvars]
-    if consts or jaxpr.effects or not all(v.aval.dtype in DTYPES and v.aval.size for v in atoms):
+    if any(not v.aval.size for v in (*equation.invars, *equation.outvars)):
         return None
-    if any(isinstance(v, Literal) for v in jaxpr.outvars):
+    names = ("jaxpr",) if is_scan else ("cond_jaxpr", "body_jaxpr")
+    programs = [_program(params[name]) for name in names]
+    if None in programs or not programs[-1].steps:
         return None
-    aliases, others = {}, []
-    for e in jaxpr.eqns:
-        by = _alias(e)
-        if by is None:
-            others.append(e)
-        else:
-            aliases[e.outvars[0]] = e.invars[0], by
-    steps = _steps(others)
-    code = _Encoder(equation, jaxpr, aliases, steps).code() if steps else None
-    return code if code and code.scratch <= _MOST else None
+    code = (_Scan if is_scan else _While)(equation, programs).code()
+    return code if code.scratch <= (_MOST if is_scan else _MOST_OF_WHILE) else None
 
 
 def evaluate(*operands, loop: Loop):

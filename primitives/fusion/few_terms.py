@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Var
-from jax.interpreters import partial_eval
 
-from repjax.primitives.core.programs import open_jaxpr
+from repjax.primitives.core.programs import open_jaxpr, without_unused
 from repjax.primitives.core.sizes import power_of_two_from
 from repjax.primitives.fusion.kernels import Kernels
 from repjax.primitives.fusion.views import variables
@@ -36,9 +35,7 @@ def without_sums_of_few(closed, kernels: Kernels):
     program = _Program(jaxpr, kernels)
     for equation in jaxpr.eqns:
         program.add(equation)
-    jaxpr = jaxpr.replace(eqns=program.equations)
-    jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
-    return ClosedJaxpr(jaxpr, consts)
+    return ClosedJaxpr(without_unused(jaxpr.replace(eqns=program.equations)), consts)
 
 
 def _is_of_few(equation) -> bool:

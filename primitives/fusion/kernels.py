@@ -20,7 +20,7 @@ class Kernels:
       is_long: whether an elementwise equation takes as long as many additions.
       reads_raw: whether products take operands that are not canonical.
       is_short: whether XLA computes a loop faster without kernels.
-      loop: what the kernel for loops knows a scan by, or None if it cannot compute the scan.
+      loop: what the kernel for loops knows a loop by, or None if it cannot compute the loop.
       draws: whether they draw random bits.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.

@@ -1,7 +1,7 @@
-"""Loops: scans as calls of one kernel, and short loops without any.
+"""Loops: scans and whiles as calls of one kernel, and short loops without any.
 
 XLA makes a call of each step of a loop's body: of a product, a fused group, a sum.  A call takes it
-longer than a small step takes.  Where all steps are such calls, a scan is one primitive,
+longer than a small step takes.  Where all steps are such calls, a loop is one primitive,
 ``repjax_loop``, whose kernel makes the calls itself.  A loop of so few elements that XLA makes one
 function of it, if it calls no kernel, is the same primitive, and is lowered to XLA's code alone.
 Elsewhere (other platforms, several devices) the primitive is the loop again: the same bits.
@@ -43,10 +43,10 @@ class Loop:
 
 
 def loop_of(equation, kernels: Kernels) -> Loop | None:
-    """An equation as a loop, if it is a short one, or a scan that the kernel can compute."""
+    """An equation as a loop, if it is a short one, or one that the kernel can compute."""
     if kernels.is_short(equation):
         return Loop(equation, None, kernels)
-    if equation.primitive.name != "scan":
+    if equation.primitive.name not in ("scan", "while"):
         return None
     code = kernels.loop(equation)
     return None if code is None else Loop(equation, code, kernels)

@@ -15,11 +15,18 @@ from helpers.bits import assert_same_bits, normal, patterns
 from helpers.instruction_sets import each_instruction_set
 from helpers.kernels import without_kernel
 from repjax.primitives.cpu import groups as kernel
-from repjax.primitives.cpu import library
+from repjax.primitives.cpu import library, loops
 
 pytestmark = pytest.mark.skipif(
     not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
 )
+
+
+@pytest.fixture(autouse=True)
+def loops_of_xla(monkeypatch):
+    """Small loops, too, of which the kernel would compute all."""
+    monkeypatch.setattr(loops, "_MOST_OF_WHILE", -1)
+
 
 #: Around the sizes of vectors and blocks, beyond what XLA has without kernels, and for two threads.
 SIZES = [300, 1024, 2049, 5000, 100_000]

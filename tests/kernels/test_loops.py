@@ -1,4 +1,4 @@
-"""Loops by the C++ kernel have the bits of the scans that they are."""
+"""Loops by the C++ kernel have the bits of the scans and whiles that they are."""
 
 from __future__ import annotations
 
@@ -151,6 +151,149 @@ def test_a_wrong_place_is_noticed(monkeypatch):
     assert not same_bits(actual[0][0], expected[0][0])
 
 
+# --- loops without a number of iterations ------------------------------------------------------
+
+
+def _until(body):
+    """A while that carries also its count, what stays as it is, and what changes places."""
+
+    def program(w, start, x, times):
+        def step(state):
+            i, h, same, a, b = state
+            return i + 1, body(w, h, x)[0], same, b, a
+
+        return lax.while_loop(lambda s: s[0] < times, step, (0, start, x, x + 1, x * 2))
+
+    return program
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_whiles_have_the_bits_of_their_equations(body):
+    args = matrix(N, N), _start(body), matrix(N, seed=1)
+    program = lowered(_until(body), *args, np.int32(0))
+    text = program.as_text()
+    is_short = body is _normalised  # without its softmaxes, which nothing needs
+    assert (text.count(KERNEL), "stablehlo.while" in text) == (not is_short, is_short)
+    program = program.compile()
+    for times in map(np.int32, (0, 1, 2, 7)):
+        expected = without_kernel(_until(body), *args, times)
+        for _ in each_instruction_set():
+            jax.tree.map(assert_same_bits, program(*args, times), expected)
+
+
+def _to_a_norm(w, x):
+    """Until a sum says so, of what no step but the condition computes."""
+
+    def is_far(state):
+        i, x, y = state
+        return (i < 50) & (((x - y) ** 2).sum() > 1e-6)
+
+    return lax.while_loop(is_far, lambda s: (s[0] + 1, _step(w, s[1]) + 1, s[1]), (0, x, x + 1))
+
+
+def _to_a_flag(w, x):
+    """Which the state has as it is."""
+
+    def step(state):
+        _, i, x = state
+        x = _step(w, x) / 5
+        return jnp.abs(x).max() > 1e-6, i + 1, x
+
+    return lax.while_loop(lambda s: s[0], step, (True, 0, x))[1:]
+
+
+def _with_a_bound(w, x):
+    """A constant of the condition, and the loop's results as one of several."""
+    bound = jnp.abs(x).max() * 3
+    i, y = lax.while_loop(
+        lambda s: jnp.abs(s[1]).max() < bound, lambda s: (s[0] + 1, s[1] @ w * 1.5), (0, x)
+    )
+    return i, y, bound, y * 2
+
+
+@pytest.mark.parametrize("program", [_to_a_norm, _to_a_flag, _with_a_bound])
+def test_conditions_of_whiles(program):
+    count, *_ = compare(program, matrix(N, N), matrix(N, seed=5))
+    assert 2 < count < 50
+
+
+def test_a_while_of_nans_and_of_none():
+    args = matrix(N, N), np.full(N, np.nan, np.float32)
+    compare(_to_a_norm, *args)
+
+
+def test_a_wrong_turn_of_a_while_is_noticed(monkeypatch):
+    """As if the state of even iterations were that of odd ones."""
+    args = matrix(N, N), _start(_several), matrix(N, seed=1), np.int32(2)
+    expected = without_kernel(_until(_several), *args)
+    right = loops._Encoder._carried
+
+    def wrong(self, operand, even, odd):
+        found, given = right(self, operand, even, odd)
+        return loops._Place(found.first, found.odd, found.even), given
+
+    monkeypatch.setattr(loops._Encoder, "_carried", wrong)
+    actual = lowered(_until(_several), *args).compile()(*args)
+    assert not all(map(same_bits, *map(jax.tree.leaves, (actual, expected))))
+
+
+@pytest.mark.parametrize("program", [_to_a_norm, _to_a_flag, _with_a_bound])
+def test_whiles_of_several_examples(program):
+    """One that has ended stays as it is while the others go on."""
+    w, xs = matrix(N, N), matrix(9, N, seed=5) / 10 ** np.arange(9, dtype=np.float32)[:, None]
+    xs[3] = np.nan
+    single = [without_kernel(program, w, x) for x in xs]
+    mapped = lowered(jax.vmap(program, (None, 0)), w, xs)
+    assert mapped.as_text().count(KERNEL) == 1
+    mapped = mapped.compile()
+    for _ in each_instruction_set():
+        for got, *want in zip(mapped(w, xs), *single, strict=True):
+            assert_same_bits(got, np.stack(want))
+    assert len(set(map(int, mapped(w, xs)[0]))) > 2
+
+
+def test_examples_that_go_on_are_noticed(monkeypatch):
+    w, xs = matrix(N, N), matrix(9, N, seed=5)
+    expected = without_kernel(jax.vmap(_to_a_norm, (None, 0)), w, xs)
+    monkeypatch.setattr(loops, "_KEEP", loops._COPY)  # of other bytes to another place
+    actual = lowered(jax.vmap(_to_a_norm, (None, 0)), w, xs).compile()(w, xs)
+    assert not same_bits(actual[0], expected[0])
+
+
+def test_a_scan_of_whiles():
+    """Which is the scan of their calls."""
+    w, xs = matrix(N, N), matrix(3, N, seed=5)
+
+    def nested(w, xs):
+        return lax.scan(lambda c, x: (_to_a_norm(w, c + x)[1], x), xs[0], xs)
+
+    found = lowered(nested, w, xs)
+    assert found.as_text().count(KERNEL) == 1
+    jax.tree.map(assert_same_bits, found.compile()(w, xs), without_kernel(nested, w, xs))
+
+
+def test_what_no_one_needs_is_no_kernel():
+    """A row group without results was an error."""
+
+    def program(x):
+        def step(state):
+            jax.nn.softmax(jnp.outer(state[1], x), axis=-1)
+            return state[0] + 1, jnp.tanh(state[1] * x)
+
+        return lax.while_loop(lambda s: s[0] < 3, step, (0, x))
+
+    assert "repjax_rows" not in lowered(program, matrix(N)).as_text()
+    compare(program, matrix(N))
+
+
+def test_a_large_while_writes_its_state_in_place():
+    def program(x):
+        return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1])), (0, x))
+
+    for size, calls in ((1 << 10, 1), (1 << 17, 0)):
+        assert lowered(program, np.ones(size, np.float32)).as_text().count(KERNEL) == calls
+
+
 def test_special_values_are_carried():
     values = np.float32([np.nan, -np.inf, np.inf, -0.0, 1e-40, 2.0**-126, 3e38, 1] * 3)
     compare(
@@ -292,8 +435,8 @@ def test_other_loops_call_kernels(step):
         return lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, step(s[1])), (0, x))
 
     x = np.abs(normal(12, 3)) / 12
-    loop = lowered(program, x).as_text().split("stablehlo.while", 1)[1]
-    assert "custom_call @repjax" in loop
+    text = lowered(program, x).as_text()
+    assert KERNEL in text or "custom_call @repjax" in text.split("stablehlo.while", 1)[1]
     jax.tree.map(assert_same_bits, lowered(program, x).compile()(x), without_kernel(program, x))
 
 

@@ -11,7 +11,6 @@
 namespace repjax {
 namespace {
 
-constexpr int64_t kMostLanes = 16;  // of a vector
 constexpr int64_t kShort = 64;      // the most registers of one vector each
 constexpr int64_t kFew = 8;         // the most registers of long blocks, which stay in the cache
 
@@ -164,6 +163,14 @@ Operand load(const Input& input, const Elementwise& set, int64_t begin, int64_t 
   reader.rows(input.data, -input.origin, last, walk, 1, count, 0, to);
   return {to, false};
 }
+
+}  // namespace
+
+void take_elements(const Input& input, int64_t begin, int64_t count, int32_t* to) {
+  load(input, instruction_set().elementwise, begin, count, to);
+}
+
+namespace {
 
 // Elements of an output's register to memory, from `begin` on; `before` is that of the output before.
 void store(const Output& output, const Elementwise& set, const int32_t* before, const int32_t* from,

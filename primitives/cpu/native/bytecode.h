@@ -44,6 +44,7 @@
 
 namespace repjax {
 
+constexpr int64_t kMostLanes = 16;  // of a vector
 constexpr int64_t kBlock = 1024, kLongBlock = 2048;  // elements of a register, at most
 
 constexpr int64_t bytes_of(Storage storage) {
@@ -171,6 +172,9 @@ class Calls {
 // How many operands the inputs are, and these as their data.
 int64_t count_operands(const Input* inputs, int64_t count);
 void take_operands(Input* inputs, int64_t count, const void* const* operands);
+
+// The elements of an input whose last axis lies together; what is behind them, up to a vector, is written, too.
+void take_elements(const Input& input, int64_t begin, int64_t count, int32_t* to);
 
 // Computes groups, in as many threads as they repay: encoded are how many groups there are, the bytecode
 // of each, and of each result that is where an operand is the numbers of the group, and of the input and

@@ -19,15 +19,20 @@ struct Elements {
   const float* x = nullptr;
   const Bytecode* code = nullptr;
   int64_t first = 0;
-  Summed terms = Summed::kElements;  // of those in memory
+  Summed terms = Summed::kElements;  // of those in memory, or where they are moved
+  bool moved = false;                // the code only takes elements in another order
 
-  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms}; }
+  Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms, moved}; }
 
   // So many elements from `begin` on, where they are, or at `to`.
   const float* get(int64_t begin, int64_t count, float* to) const {
     if (!code) return x + begin;
-    Bytecode here = *code;
     const int64_t at = first + begin;
+    if (moved) {
+      take_elements(code->inputs[0], at, count, reinterpret_cast<int32_t*>(to));
+      return to;
+    }
+    Bytecode here = *code;
     const Output output = {to, kWord, at};
     here.outputs = &output;
     evaluate(here, instruction_set().elementwise, at, at + count);
@@ -43,16 +48,14 @@ struct Elements {
     return to;
   }
 
-  float* memory(int64_t count) const { return code ? scratch<kStaged, float>(count) : nullptr; }
+  float* memory(int64_t count) const {
+    return code ? scratch<kStaged, float>(count + kMostLanes) : nullptr;
+  }
   int64_t operations() const { return code ? 1 + code->cost : 1; }
 };
 
-// What bytecode makes of a single array in memory, if it is one of these; else kElements.
+// What bytecode makes of a single array, if it is one of these; else kElements.
 inline Summed terms_of(const Bytecode& code) {
-  const Input& input = code.inputs[0];
-  if (code.input_count != 1 || !input.contiguous() || input.storage != kWord) {
-    return Summed::kElements;
-  }
   int64_t canonical = 0;  // the register of the canonical elements: the input's, or another
   for (int64_t i = 0; i < code.instruction_count; ++i) {
     const Instruction& x = code.instructions[i];
@@ -68,6 +71,13 @@ inline Summed terms_of(const Bytecode& code) {
     }
   }
   return Summed::kElements;
+}
+
+// Whether it makes nothing of it.
+inline bool is_copy(const Bytecode& code) {
+  const Instruction& x = code.instructions[0];
+  return code.instruction_count == 1 && Operation(x.operation) == Operation::bitwise_or &&
+         x.from[0] == 0 && x.from[1] == 0;
 }
 
 // Those of bytecode; their memory is the thread's.
@@ -96,12 +106,20 @@ struct Source {
     code_ = decode(next, inputs.data(), &output_);
     if (count_operands(code_.inputs, code_.input_count) != int64_t(operand_count)) return of_others;
     take_operands(inputs.data(), code_.input_count, operands);
-    const Summed terms = terms_of(code_);
-    if (terms != Summed::kElements && terms <= most) {
-      x.x = static_cast<const float*>(inputs[0].data);
+    const Input& input = inputs[0];
+    const bool is_single = code_.input_count == 1 && input.storage == kWord;
+    const Summed terms = is_single ? terms_of(code_) : Summed::kElements;
+    const bool is_known = terms != Summed::kElements && terms <= most;
+    if (is_known && input.contiguous()) {
+      x.x = static_cast<const float*>(input.data);
       x.terms = terms;
-    } else {
-      x.code = &code_;
+      return xla::ffi::Error::Success();
+    }
+    x.code = &code_;
+    const bool in_runs = is_single && input.rank > 0 && input.axes[input.rank - 1].strides[0] == 1;
+    if (in_runs && most == Summed::kSquares && (is_known || is_copy(code_))) {
+      x.moved = true;
+      x.terms = terms;
     }
     return xla::ffi::Error::Success();
   }

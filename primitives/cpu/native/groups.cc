@@ -125,7 +125,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
 // Where elements are not canonical, which is rare, since what this library makes is.
 ffi::Error canonicalize(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
                         ffi::ResultBuffer<ffi::F32> result) {
-  constexpr int64_t kTogether = 1 << 12, kMostLanes = 16;
+  constexpr int64_t kTogether = 1 << 12;
   const Elementwise& set = instruction_set().elementwise;
   const int64_t size = x.element_count(), lanes = set.lanes;
   auto* const to = reinterpret_cast<int32_t*>(result->typed_data());

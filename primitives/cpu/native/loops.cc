@@ -1,4 +1,4 @@
-// Loops (repjax_loop): a scan whose body is products, fused groups, sums and row groups, in one call.
+// Loops (repjax_loop): a scan or a while of products, fused groups, sums and row groups, in one call.
 //
 // XLA takes longer to make a call than a small step takes.  A step is what the call of the same name
 // would be, by the same function, so the bits are the same.
@@ -8,6 +8,7 @@
 #include "products.h"
 #include "threads.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -35,7 +36,7 @@ struct Step {
   const int64_t *operands, *results, *integers;  // places; what the call has as attributes
 };
 
-enum { kProduct, kElementwise, kSum, kCopy, kRows };  // as repjax.primitives.cpu.loops numbers them
+enum { kProduct, kElementwise, kSum, kCopy, kRows, kKeep };  // as repjax.primitives.cpu.loops numbers them
 constexpr std::string_view kAccumulations[] = {"pairwise", "sequential", "max", "min"};
 
 ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, void* const* at,
@@ -63,7 +64,15 @@ ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, voi
       return reduce_sum(pool, operands.data(), operands.size(), {integers + 1, 3},
                         kAccumulations[integers[0]], from(4), static_cast<float*>(results[0]));
     case kCopy:
-      std::memcpy(results[0], operands[0], integers[0]);
+      if (results[0] != operands[0]) std::memcpy(results[0], operands[0], integers[0]);
+      return ffi::Error::Success();
+    case kKeep:  // what was, in the examples whose loops have ended
+      for (int64_t i = 0; i < integers[0]; ++i) {
+        const int64_t at = i * integers[1];
+        if (static_cast<const bool*>(operands[0])[i]) continue;
+        std::memcpy(static_cast<char*>(results[0]) + at, static_cast<const char*>(operands[1]) + at,
+                    integers[1]);
+      }
       return ffi::Error::Success();
     case kRows:
       results.push_back(nullptr);  // the empty one of the call
@@ -83,13 +92,22 @@ struct Call {
 
 // encoded: how many iterations, places and steps there are; the places; of each step its kind, how
 // many operands, results and integers it has, and these.
+//
+// Of a while: -1, how many places there are, behind how many steps it is known whether there is another
+// iteration, behind how many that is done, and how many there are, of which the others are done in the end;
+// the place that says whether there is another iteration, of one of several examples; and the same
+// places and steps.
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
   const int64_t* next = encoded.begin();
-  const int64_t iterations = next[0], place_count = next[1], step_count = next[2];
+  const int64_t iterations = next[0], place_count = next[1];
+  const bool is_while = iterations < 0;
+  const int64_t looks = is_while ? next[2] : 0, in_body = next[is_while ? 3 : 2];
+  const int64_t step_count = is_while ? next[4] : in_body, is_next = is_while ? next[5] : 0;
   static_assert(sizeof(Place) == 8 * sizeof(int64_t), "as it is encoded");
-  const auto* const places = reinterpret_cast<const Place*>(next + 3);
-  next += 3 + 8 * place_count;
+  next += is_while ? 6 : 3;
+  const auto* const places = reinterpret_cast<const Place*>(next);
+  next += 8 * place_count;
   auto& [steps, arrays, at, results, operands] = of_thread<Call>();
   steps.resize(step_count);
   at.resize(place_count);
@@ -108,16 +126,28 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     arrays.push_back(static_cast<char*>((*rets.get<ffi::AnyBuffer>(i))->untyped_data()));
   }
   const IeeeArithmetic ieee;  // of most steps
-  for (int64_t t = 0; t < iterations; ++t) {
+  const auto run_steps = [&, &operands = operands, &results = results](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      ffi::Error error = run(&pool, steps[i], places, at.data(), operands, results);
+      if (error.failure()) return error;
+    }
+    return ffi::Error::Success();
+  };
+  for (int64_t t = 0; t != iterations; ++t) {
     for (int64_t i = 0; i < place_count; ++i) {
       const Place& place = places[i];
       const auto& here = t == 0 ? place.first : t % 2 ? place.odd : place.even;
       at[i] = arrays[here.array] + here.byte + t * place.step;
     }
-    for (const Step& step : steps) {
-      const ffi::Error error = run(&pool, step, places, at.data(), operands, results);
-      if (error.failure()) return error;
+    ffi::Error error = run_steps(0, looks);
+    if (error.failure()) return error;
+    if (is_while) {
+      const bool* const is_another = static_cast<const bool*>(at[is_next]);
+      const bool* const end = is_another + places[is_next].count;
+      if (std::find(is_another, end, true) == end) return run_steps(in_body, step_count);
     }
+    error = run_steps(looks, in_body);
+    if (error.failure()) return error;
   }
   return ffi::Error::Success();
 }
