@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Primitive
+from jax.extend.core import Primitive
 
 from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
@@ -201,8 +201,7 @@ def in_kernels(
     if kernels is None:
         return list(function(*operands))
     closed = without_repeated(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    inner, consts = open_jaxpr(closed)
-    closed = ClosedJaxpr(without_unused(inner), consts)
+    closed = without_unused(closed)
     if kernels is CPU:
         closed = with_turned_constants(without_sums_of_few(closed, kernels))
     closed = plan_inside(closed, in_kernels)

@@ -44,9 +44,8 @@ def run(jaxpr, operands) -> list:
     Raises:
       RefusedError: listing every operation that has no reproducible form.
     """
-    inner, consts = open_jaxpr(_without_references(jaxpr))
     # Versions of JAX differ in what they have removed by now.
-    inner = without_unused(inner)
+    inner, consts = open_jaxpr(without_unused(_without_references(jaxpr)))
 
     def program(*operands):
         context = Context(differentiable=False, refusals=[])

@@ -239,8 +239,7 @@ def _in_kernels(group: Group, invars, outvars):
 
     with settled():
         jaxpr = jax.make_jaxpr(program)(*(struct(v.aval) for v in invars))
-    inner, consts = open_jaxpr(jaxpr)
-    return ClosedJaxpr(without_unused(inner), consts)
+    return without_unused(jaxpr)
 
 
 def _simplified(equations: Sequence[Any], invars, outvars) -> Group:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters import partial_eval
 
 from repjax.primitives.core.jax_internals import eager_constant_folding
@@ -18,9 +18,11 @@ def open_jaxpr(jaxpr):
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()))
 
 
-def without_unused(jaxpr):
-    """A jaxpr without the equations that nothing needs; all of its inputs stay."""
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+def without_unused(closed):
+    """The program without the equations that nothing needs; all of its inputs stay."""
+    jaxpr, consts = open_jaxpr(closed)
+    jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(jaxpr, consts)
 
 
 def renamed(atoms, names) -> list[Any]:

@@ -170,17 +170,10 @@ def canonicalize_in_place(x):
     return jax.ffi.ffi_call("repjax_canonicalize", result, input_output_aliases={0: 0})(x)
 
 
-def encode_terms(sum: Sum) -> tuple[list[Any], list[int]]:
-    """The variables that the kernel takes, and the bytecode of the terms."""
-    shape = sum.group.outvars[0].aval.shape
-    order = order_of_terms(shape, sum.equation.params["axes"])
-    return encode(sum.group, None if order == tuple(range(len(shape))) else order)
-
-
 def evaluate_sum(*operands, sum: Sum):
     by_variable = dict(zip(sum.group.invars, operands, strict=True))
-    roots, code = encode_terms(sum)
-    taken = (_operand(v, by_variable) for v in roots)
     shape, axes = sum.group.outvars[0].aval.shape, sum.equation.params["axes"]
+    roots, code = encode(sum.group, order_of_terms(shape, axes))
+    taken = (_operand(v, by_variable) for v in roots)
     accumulation = accumulation_of(sum.equation)
     return call_kernel(*taken, shape=shape, axes=axes, accumulation=accumulation, bytecode=code)

@@ -29,6 +29,7 @@ from repjax.primitives.fusion.views import (
     DTYPES,
     Number,
     long_axes,
+    order_of_terms,
     variables,
     view_of,
     views_of,
@@ -112,10 +113,10 @@ def _product(equation) -> _Step | None:
     return _Step(_PRODUCT, equation.invars, equation.outvars, integers)
 
 
-def _code(group: Group, operands, encoded) -> tuple[list[Any], list[int]]:
+def _code(group: Group, operands, order=None) -> tuple[list[Any], list[int]]:
     """What a group takes of the operands, and its bytecode."""
     by_variable = dict(zip(group.invars, operands, strict=True))
-    roots, code = encoded
+    roots, code = groups.encode(group, order)
     return [by_variable.get(v, v) for v in roots], code
 
 
@@ -123,9 +124,7 @@ def _elementwise(equation) -> _Step:
     of_equation = iter(equation.invars)
     taken, integers = [], [len(equation.params["groups"])]
     for group in equation.params["groups"]:
-        operands, code = _code(
-            group, [next(of_equation) for _ in group.invars], groups.encode(group)
-        )
+        operands, code = _code(group, [next(of_equation) for _ in group.invars])
         taken += operands
         integers += code
     return _Step(_ELEMENTWISE, taken, equation.outvars, integers)
@@ -152,8 +151,10 @@ def _reduction(equation) -> _Step | None:
 
 def _group_sum(equation) -> _Step | None:
     found = equation.params["sum"]
-    taken, code = _code(found.group, equation.invars, groups.encode_terms(found))
-    step = _sum(found.equation, found.group.outvars[0], taken, code)
+    (terms,) = found.group.outvars
+    order = order_of_terms(terms.aval.shape, found.equation.params["axes"])
+    taken, code = _code(found.group, equation.invars, order)
+    step = _sum(found.equation, terms, taken, code)
     return step and step._replace(results=equation.outvars)
 
 
@@ -172,7 +173,7 @@ def _move(equation) -> _Step | None:
         return None
     operands = tuple(dict.fromkeys(variables(equation.invars)))
     group = Group((equation,), operands, tuple(equation.outvars), _NONE)
-    taken, code = _code(group, operands, groups.encode(group))
+    taken, code = _code(group, operands)
     return _Step(_ELEMENTWISE, taken, equation.outvars, [1, *code])
 
 

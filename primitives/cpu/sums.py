@@ -34,12 +34,6 @@ from repjax.primitives.operations.reductions.sums import (
 SLACK = 1.0
 
 
-def sizes_around(shape, first: int, last: int):
-    """Before, of and behind these axes."""
-    parts = slice(first), slice(first, last), slice(last, None)
-    return np.int64([math.prod(shape[part]) for part in parts])
-
-
 def sizes_of_sum(shape, axes):
     """How many outer sums, terms of each and inner sums there are (:func:`order_of_terms`)."""
     kept = [d for d in range(len(shape)) if d not in axes]
@@ -72,7 +66,7 @@ def call_kernel(*operands, shape, axes, accumulation, bytecode=(), odd=False):
 def code_of_terms(x, axes) -> list[int]:
     """Bytecode of the elements in the order of the terms, none if they lie so."""
     order = order_of_terms(x.shape, axes)
-    if order == tuple(range(x.ndim)):
+    if order is None:
         return []
     code, steps = Bytecode(), row_major(x.shape)
     place = Place.along(x, merged_axes((x.shape[d], steps[d]) for d in order))
@@ -91,8 +85,7 @@ def _reduce(x, *, axes, accumulation, **odd):
 
 def _sum(x, *, axes, accumulation):
     is_large = accumulation == "pairwise" and x.size > library.LARGE
-    is_for_xla = is_large and not (axes and code_of_terms(jax.typeof(x), axes))
-    if x.size == 0 or is_for_xla:
+    if x.size == 0 or (is_large and not (axes and order_of_terms(x.shape, axes))):
         return reduce_sum_body(x, axes=axes, accumulation=accumulation)
     return _reduce(x, axes=axes, accumulation=accumulation)
 
@@ -117,7 +110,7 @@ def exact_cumsum(x, *, axis, reverse, accumulation, odd=False):
     check_terms("cumsum", x.shape[axis])
     call = jax.ffi.ffi_call("repjax_exact_cumsum", jax.ShapeDtypeStruct(x.shape, np.float32))
     options = {"slack": np.float64(SLACK), "odd": np.int64(odd), "reverse": np.int64(reverse)}
-    return call(x, sizes=sizes_around(x.shape, axis, axis + 1), **options)
+    return call(x, sizes=sizes_of_sum(x.shape, (axis,)), **options)
 
 
 def _extremum(name: str, body):

@@ -35,7 +35,7 @@ def without_sums_of_few(closed, kernels: Kernels):
     program = _Program(jaxpr, kernels)
     for equation in jaxpr.eqns:
         program.add(equation)
-    return ClosedJaxpr(without_unused(jaxpr.replace(eqns=program.equations)), consts)
+    return without_unused(ClosedJaxpr(jaxpr.replace(eqns=program.equations), consts))
 
 
 def _is_of_few(equation) -> bool:

@@ -482,7 +482,7 @@ class _Plan:
         moved = set().union(*map(self._moved, members))
         if any(e.outvars[0] in moved or id(e) in self.moves for e in members):
             return None
-        is_in_order = not self._in_other_order(equation)
+        is_in_order = order_of_terms(operand.aval.shape, equation.params["axes"]) is None
         if accumulation == "sequential" and (members or view.is_moved or not is_in_order):
             return None  # the kernel takes inputs as they are, which need not be canonical
         if not is_in_order and not self._may_be_moved(members, operand):
@@ -496,11 +496,6 @@ class _Plan:
             return None
         group = self._group(members, [operand])
         return group if not is_large or self._are_read_along(group) else None
-
-    def _in_other_order(self, equation) -> bool:
-        """Whether a reduction's terms do not lie together, or one below the other."""
-        shape = equation.invars[0].aval.shape
-        return order_of_terms(shape, equation.params["axes"]) != tuple(range(len(shape)))
 
     def _may_be_moved(self, members, operand) -> bool:
         """Whether the axes of the terms may be taken in another order: all are theirs, whole."""

@@ -112,17 +112,17 @@ def long_axes(shape, steps):
     return [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
 
 
-def order_of_terms(shape, axes) -> tuple[int, ...]:
+def order_of_terms(shape, axes) -> tuple[int, ...] | None:
     """The axes of an array as kernels reduce some of them: those that stay, then the terms of each
     result, and last those that stay and are behind all of these.
 
-    In their own order, if only axes of one element would change their places.
+    None if that is their own order, but for axes of one element.
     """
     kept = [d for d in range(len(shape)) if d not in axes]
     outer = [d for d in kept if d < max(axes)]
     order = *outer, *sorted(axes), *kept[len(outer) :]
     long = [d for d in order if shape[d] != 1]
-    return order if long != sorted(long) else tuple(range(len(shape)))
+    return order if long != sorted(long) else None
 
 
 def merged_axes(axes) -> list[tuple[int, int]]:

@@ -217,7 +217,7 @@ def test_conditions_of_whiles(program):
     assert 2 < count < 50
 
 
-def test_a_while_of_nans_and_of_none():
+def test_a_while_of_nans():
     args = matrix(N, N), np.full(N, np.nan, np.float32)
     compare(_to_a_norm, *args)
 
