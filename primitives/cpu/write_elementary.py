@@ -38,7 +38,10 @@ _HEADER = """\
 // Included by several-inl.h.
 """
 
-_TYPES = {"float32": "Narrow", "int32": "NarrowBits", "float64": "Wide", "int64": "Long"}
+_TYPES = {
+    **{"float32": "Narrow", "int32": "NarrowBits"},
+    **{"float64": "Wide", "int64": "Long", "uint64": "Long"},
+}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {name: name for name in ("floor", "abs", "sign", "min", "max", "clamp")}
@@ -53,6 +56,7 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[Any, str] = {}
         self.masks: dict[Any, str] = {}  # of comparisons, their types
+        self.full: set[Any] = set()  # integers of 64 bits whose bits are put together
         self.constants: dict[Any, Any] = {}
         self.products: dict[Any, tuple[str, str]] = {}  # that are used once, in a sum
 
@@ -108,6 +112,7 @@ class _Writer:
                 and name == "mul"
                 and uses[result] == 1
                 and users[result] in (["add"], ["sub"])
+                and not np.issubdtype(result.aval.dtype, np.integer)
             ):
                 self.products[result] = tuple(map(self.read, equation.invars))
                 if result.aval.dtype != np.float64:
@@ -144,10 +149,16 @@ class _Writer:
         new, old = result.aval.dtype, operands[0].aval.dtype
         if new == np.bool_:
             if name in _COMPARISONS and old != np.bool_:
+                if old == np.uint64 and name not in ("eq", "ne"):
+                    raise NotImplementedError(f"{name} of {old}")
                 kind = "Long" if old.itemsize == 8 else "NarrowBits"
                 x, y = map(self.read, operands)
                 text = f"{x} {_COMPARISONS[name]} {y}"
-            elif name in ("and", "or", "xor", "not"):
+            elif name == "ne" and self._is_constant(operands[1]):
+                kind, text = self.masks[operands[0]], self.read(operands[0])
+                text = f"~{text}" if self.constants[operands[1]] else text
+            elif name in ("and", "or", "xor", "not", "ne"):
+                name = "xor" if name == "ne" else name
                 kind = self.masks[operands[0]]
                 text = f" {_OPERATORS.get(name)} ".join(self.mask(v, kind) for v in operands)
                 text = f"~{text}" if name == "not" else text
@@ -163,6 +174,8 @@ class _Writer:
             return kind, fused
         x, *others = map(self.read, operands)
         if name in _OPERATORS:
+            if name == "or" and new == np.int64:
+                self.full.add(result)
             return kind, f"{x} {_OPERATORS[name]} {others[0]}"
         if name in ("neg", "not"):
             return kind, f"-{x}" if name == "neg" else f"~{x}"
@@ -170,12 +183,15 @@ class _Writer:
             return kind, f"as<{kind}>({x})"
         if name == "convert_element_type":
             if {old, new} == {np.dtype(np.float64), np.dtype(np.int64)}:
-                return kind, f"{'integer' if new == np.int64 else 'number'}({x})"
+                name = "integer" if new == np.int64 else "number"
+                return kind, f"{'any_' if operands[0] in self.full else ''}{name}({x})"
             if new == np.float64:
                 return kind, f"wide({x})"
+            if new == np.uint64:
+                return kind, f"widened({x})"
             return kind, f"narrow({x})"
         if name.startswith("shift_"):
-            (by,) = (self.constants[v] for v in operands[1:])
+            by = self.constants.get(operands[1], others[0])
             if name == "shift_right_logical":
                 return kind, f"shift_right({x}, {by})"
             return kind, f"{x} {'<<' if name == 'shift_left' else '>>'} {by}"

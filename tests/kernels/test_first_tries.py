@@ -52,19 +52,53 @@ def tried_log(x):
     return f * polynomial(f, numbers("kLog")) + rest
 
 
+def turned(x):
+    k = np.rint(x * float.fromhex("0x1.45f306dc9c883p-1"))
+    r = x
+    for part in numbers("kPi2"):
+        r = r - k * part
+    t = r * r
+    return k.astype(int), r * polynomial(t, numbers("kSine")), polynomial(t, numbers("kCosine"))
+
+
+def tried_sin(x, quadrants=0):
+    k, sine, cosine = turned(x)
+    y = np.where(k + quadrants & 1, cosine, sine)
+    return np.where(k + quadrants & 2, -y, y)
+
+
+def tried_cos(x):
+    return tried_sin(x, 1)
+
+
+def tried_tan(x):
+    k, sine, cosine = turned(x)
+    return np.where(k & 1, -cosine, sine) / np.where(k & 1, sine, cosine)
+
+
 def in_doubt(y):
     """The condition of ``first::rounded``."""
     return (y.view(np.int64) - (0x10000000 - 0x2000) & 0x1FFFC000) == 0
 
 
-TRIED = {"exp": (tried_exp, mpmath.exp), "log": (tried_log, mpmath.log)}
+TRIED = {
+    "exp": (tried_exp, mpmath.exp),
+    "log": (tried_log, mpmath.log),
+    "sin": (tried_sin, mpmath.sin),
+    "cos": (tried_cos, mpmath.cos),
+    "tan": (tried_tan, mpmath.tan),
+}
+#: What is tried; below, results of exp are zeros, and of log NaN.
+TURNS = (-(2.0**22), 2.0**22)
+BETWEEN = {"exp": (-87, 89), "log": (0, np.inf), "sin": TURNS, "cos": TURNS, "tan": TURNS}
 
 
 def hard_inputs(name):
     lines = (HARD_INPUTS / f"{name}.txt").read_text().splitlines()
     bits = [int(line.split()[0], 16) for line in lines if not line.startswith("#")]
     x = np.array(bits, np.uint32).view(np.float32)
-    return x[x > {"exp": -87, "log": 0}[name]]  # other results are zeros, or NaN
+    low, high = BETWEEN[name]
+    return x[(x > low) & (x < high)]
 
 
 def relative_errors(name, x):
@@ -79,7 +113,7 @@ def relative_errors(name, x):
 @pytest.mark.parametrize("name", TRIED)
 def test_hard_inputs_are_in_doubt(name):
     x = hard_inputs(name)
-    assert len(x) > 100 and in_doubt(TRIED[name][0](x.astype(np.float64))).all()
+    assert len(x) > 50 and in_doubt(TRIED[name][0](x.astype(np.float64))).all()
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -97,6 +131,8 @@ def test_errors_are_within_the_bound(name):
     rng = np.random.default_rng(0)
     x = np.exp(rng.uniform(-85, 85, 2000)) if name == "log" else rng.uniform(-87, 88, 2000)
     near_one = 1 + rng.uniform(-1, 1, 500) * 2.0 ** rng.integers(-20, -3, 500)
+    if BETWEEN[name] is TURNS:  # also where they are nearly 0, and -1 or 1
+        near_one = np.concatenate([near_one, rng.integers(-(2**21), 2**21, 2000) * (np.pi / 2)])
     x = np.concatenate([x, near_one]).astype(np.float32).astype(np.float64)
     x = x[x != 1]
     assert max(relative_errors(name, x)) < 2.0**-41
@@ -104,7 +140,7 @@ def test_errors_are_within_the_bound(name):
 
 def test_constants_are_those_of_their_script():
     made = {p.name: p for p in generate.FUNCTIONS["first"]()}
-    for name in ("EXP", "LOG", "LOG2", "BINET", "SIN", "DIGAMMA", "COS"):
+    for name in ("EXP", "LOG", "LOG2", "BINET", "SIN", "DIGAMMA", "COS", "SINE", "COSINE"):
         there = f"k{name.capitalize()}"
         coefficients, _ = generate.minimax(made[name])
         assert numbers(there) == [c for (c,) in coefficients]
@@ -115,6 +151,7 @@ def test_constants_are_those_of_their_script():
             ("SHORT_INVERSES", "kShortInverses"),
             ("LOG2_HEADS", "kLog2Heads"),
             ("LOG2_RESTS", "kLog2Rests"),
+            ("PI_2", "kPi2"),
         ]:
             assert numbers(there) == list(map(float, made[name].values()))
         rows = [float(x) for n in range(9) for x in made[f"ERF_{n}"].values()]

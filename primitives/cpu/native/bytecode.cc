@@ -170,6 +170,12 @@ void take_elements(const Input& input, int64_t begin, int64_t count, int32_t* to
   load(input, instruction_set().elementwise, begin, count, to);
 }
 
+const float* elements_at(const Input& input, int64_t begin, int64_t* count) {
+  const Walk<1> walk(input.axes, input.rank, begin);
+  *count = walk.left();
+  return static_cast<const float*>(input.data) + walk.offsets[0] - input.origin;
+}
+
 namespace {
 
 // Elements of an output's register to memory, from `begin` on; `before` is that of the output before.

@@ -175,6 +175,8 @@ void take_operands(Input* inputs, int64_t count, const void* const* operands);
 
 // The elements of an input whose last axis lies together; what is behind them, up to a vector, is written, too.
 void take_elements(const Input& input, int64_t begin, int64_t count, int32_t* to);
+// Those from `begin` on that lie together, and how many they are.
+const float* elements_at(const Input& input, int64_t begin, int64_t* count);
 
 // Computes groups, in as many threads as they repay: encoded are how many groups there are, the bytecode
 // of each, and of each result that is where an operand is the numbers of the group, and of the input and

@@ -22,6 +22,12 @@ struct Elements {
   Summed terms = Summed::kElements;  // of those in memory, or where they are moved
   bool moved = false;                // the code only takes elements in another order
 
+  // Where runs of terms that lie together are so long that they are read where they are.
+  bool in_long_runs() const {
+    constexpr int64_t kLong = 4096;
+    return moved && code->inputs[0].axes[code->inputs[0].rank - 1].size >= kLong;
+  }
+
   Elements from(int64_t i) const { return {code ? x : x + i, code, first + i, terms, moved}; }
 
   // So many elements from `begin` on, where they are, or at `to`.

@@ -68,6 +68,15 @@ constexpr double kSin[] = {  // degree 7, weighted error 2**-52.00
     0x1.fffffffffffffp-1, -0x1.a51a66253069bp+0, 0x1.9f9cb402affa9p-1, -0x1.86a8e46c17969p-3,
     0x1.ac6802f43b833p-6, -0x1.3380ab97b8194p-9, 0x1.370f87cb84469p-13, -0x1.c3375f910d5d4p-18,
 };
+constexpr double kPi2[] = {0x1.921fb54800000p+0, -0x1.de973dc800000p-31, -0x1.9d9cceba3f91fp-62};
+constexpr double kSine[] = {  // degree 5, weighted error 2**-47.64
+    0x1.fffffffffffd7p-1, -0x1.5555555550c65p-3, 0x1.1111110bbd1bep-7, -0x1.a019f87c84181p-13,
+    0x1.71d72029b7f4ap-19, -0x1.a94ae42f00ff3p-26,
+};
+constexpr double kCosine[] = {  // degree 5, weighted error 2**-43.79
+    0x1.ffffffffffdb0p-1, -0x1.ffffffffdfed5p-2, 0x1.555555430cb04p-5, -0x1.6c16b208acf14p-10,
+    0x1.a00e390b2841bp-16, -0x1.23b6ae75e74a5p-22,
+};
 alignas(64) constexpr double kErf[9][16] = {
     {0x1.20dd750429b6dp+0, 0x1.1ac5d850b77d8p+0, 0x1.09d544f1eebe6p+0, 0x1.e2fe8029d79f2p-1,
     0x1.abfd584d78879p-1, 0x1.75f58784aaf7cp-1, 0x1.458787cc267c6p-1, 0x1.1c904c69e6ecbp-1,
@@ -364,6 +373,50 @@ INLINE Tried digamma(Narrow x) {
   const Wide result = smooth + fractions;
   const Wide infinity = number(__builtin_inf());
   return rounded_within(result, (abs(result) < infinity) & (y < infinity), {});  // nor a NaN
+}
+
+// sin(r) and cos(r), x = k pi/2 + r, for |x| < 2**22.
+//
+// k times the first two parts of pi/2 is exact, and so is what the first one leaves of x, unless
+// k = 0 and r = x.  r is at least 2**-29.2 (trigonometric.py), and within 2**-51.9 of itself.
+struct Turned {
+  Long k;  // its last two bits count
+  Wide sine, cosine;
+  Long out_of_range;
+};
+INLINE Turned turned(Narrow x) {
+  const Wide u = wide(x), at = fused(u, full<Wide>(0x1.45f306dc9c883p-1), full<Wide>(kInteger));
+  const Wide k = full<Wide>(kInteger) - at;
+  Wide r = u;
+  for (const double part : kPi2) r = fused(k, full<Wide>(part), r);
+  const Wide t = r * r;
+  return {as<Long>(at), r * polynomial(t, kSine), polynomial(t, kCosine),
+          ~(abs(u) < full<Wide>(0x1p22))};
+}
+
+// y, negated where bit 1 of k is set.
+INLINE Wide negated(Wide y, Long k) {
+  return as<Wide>(as<Long>(y) ^ ((k & full<Long>(2)) << 62));
+}
+INLINE Long is_odd(Long k) { return (k & full<Long>(1)) != full<Long>(0); }
+
+INLINE Tried sin(Narrow x) {
+  const Turned at = turned(x);
+  const Wide y = where(is_odd(at.k), at.cosine, at.sine);
+  return rounded(negated(y, at.k), at.out_of_range);
+}
+
+INLINE Tried cos(Narrow x) {
+  const Turned at = turned(x);
+  const Wide y = where(is_odd(at.k), at.sine, at.cosine);
+  return rounded(negated(y, at.k + full<Long>(1)), at.out_of_range);
+}
+
+INLINE Tried tan(Narrow x) {
+  const Turned at = turned(x);
+  const Long odd = is_odd(at.k);
+  const Wide above = where(odd, -at.cosine, at.sine), below = where(odd, at.sine, at.cosine);
+  return rounded(above / below, at.out_of_range);
 }
 
 // erf(x) = x p(t), 63/16 |x| = i + t, |t| <= 1/2; from 3.93 on, it rounds to 1.

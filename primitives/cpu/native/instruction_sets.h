@@ -61,6 +61,8 @@ struct Sums {
   int64_t lanes;
   void (*pairwise[3][3])(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                          float* out);
+  void (*pairwise_apart[3][3])(const float* const* x, int64_t n, int64_t width, float* scratch,
+                               float* out);
   void (*pairwise_rows[3][3])(const float* x, int64_t count, int64_t n, float* scratch,
                               float* out);
   void (*sequential)(const float* x, int64_t n, int64_t row, int64_t width, float* out);
@@ -231,7 +233,7 @@ struct GridSums {
 // Elementary functions, each as long as many other operations.
 #define REPJAX_ELEMENTARY(of)                                                                    \
   of(exp) of(exp2) of(expm1) of(log) of(log1p) of(log2) of(log10) of(tanh) of(logistic) of(erf)  \
-  of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma) of(digamma)
+  of(erfc) of(erf_inv) of(sinh) of(cosh) of(lgamma) of(digamma) of(sin) of(cos) of(tan)
 #define REPJAX_ELEMENTARY_OF_TWO(of)                                                             \
   of(pow) of(hypot)
 // The same, not correctly rounded.

@@ -307,7 +307,7 @@ struct NotTried {};
   INLINE NotTried name(V) { return {}; }
 NOT_TRIED(exp2) NOT_TRIED(expm1) NOT_TRIED(log) NOT_TRIED(log1p) NOT_TRIED(log2) NOT_TRIED(log10)
 NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
-NOT_TRIED(lgamma) NOT_TRIED(digamma)
+NOT_TRIED(lgamma) NOT_TRIED(digamma) NOT_TRIED(sin) NOT_TRIED(cos) NOT_TRIED(tan)
 #undef NOT_TRIED
 
 template <class V>

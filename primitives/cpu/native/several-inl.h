@@ -26,10 +26,13 @@ static inline auto map(Function function, const Vectors<V>&... x) {
   return y;
 }
 
-#define OPERATOR(op)                                                  \
-  template <class V>                                                  \
-  static inline Vectors<V> operator op(Vectors<V> x, Vectors<V> y) {  \
-    return map([](V a, V b) { return V(a op b); }, x, y);             \
+// As what operators compute with: integers may overflow.
+template <class V>
+using Modular = std::conditional_t<std::is_same_v<V, LongPart>, UnsignedPart, V>;
+#define OPERATOR(op)                                                                \
+  template <class V>                                                                \
+  static inline Vectors<V> operator op(Vectors<V> x, Vectors<V> y) {                \
+    return map([](V a, V b) { return V((Modular<V>)a op (Modular<V>)b); }, x, y);   \
   }
 OPERATOR(+) OPERATOR(-) OPERATOR(*) OPERATOR(/) OPERATOR(&) OPERATOR(|) OPERATOR(^)
 #undef OPERATOR
@@ -55,7 +58,7 @@ static inline Vectors<V> operator~(Vectors<V> x) {
 }
 template <class V>
 static inline Vectors<V> operator<<(Vectors<V> x, int by) {
-  return map([=](V a) { return V(a << by); }, x);
+  return map([=](V a) { return V((Modular<V>)a << by); }, x);
 }
 template <class V>
 static inline Vectors<V> operator>>(Vectors<V> x, int by) {
@@ -63,6 +66,9 @@ static inline Vectors<V> operator>>(Vectors<V> x, int by) {
 }
 static inline Long shift_right(Long x, int by) {
   return map([=](LongPart a) { return (LongPart)((UnsignedPart)a >> by); }, x);
+}
+static inline Long shift_right(Long x, Long by) {
+  return map([](LongPart a, LongPart n) { return (LongPart)((UnsignedPart)a >> n); }, x, by);
 }
 
 template <class To, class Number>
@@ -110,6 +116,11 @@ static inline Wide number(Long x) {
   return as<Wide>(x + as<Long>(zero)) - zero;
 }
 
+// Of any magnitude, rounded once.
+static inline Wide any_number(Long x) {
+  return number(x >> 32) * full<Wide>(0x1p32) + number(x & full<Long>(UINT32_MAX));
+}
+
 static inline Wide root(Wide x) {
   return map([](float32::Wide a) { return float32::root(a); }, x);
 }
@@ -131,6 +142,8 @@ static inline Narrow abs(Narrow x) {
 }
 static inline Wide min(Wide x, Wide y) { return where(x < y, x, y); }
 static inline Wide max(Wide x, Wide y) { return where(x > y, x, y); }
+static inline Long min(Long x, Long y) { return where(x < y, x, y); }
+static inline Long max(Long x, Long y) { return where(x > y, x, y); }
 static inline Wide sign(Wide x) {
   const Wide zero = full<Wide>(0), one = full<Wide>(1);
   return where(x > zero, one, where(x < zero, -one, x));

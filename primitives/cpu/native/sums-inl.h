@@ -61,35 +61,49 @@ static inline Vector join_terms(Vector* x) {
   return join == Join::kAdd && kTerms > 1 ? as<Vector>(flush(all)) : all;
 }
 
-// to[c] = the pairwise reduction of x[c + i * step], i below kTerms.
-template <Join join, Summed of, int kTerms>
-static void join_streams(const float* x, int64_t step, int64_t count, float* to) {
+// Rows of terms: at the same distance, or each where it is.
+struct Spaced {
+  const float* x;
+  int64_t step;
+  const float* operator[](int64_t i) const { return x + i * step; }
+};
+struct Apart {
+  const float* const* x;
+  int64_t step;
+  const float* operator[](int64_t i) const { return x[i * step]; }
+};
+
+// to[c] = the pairwise reduction of rows[i][c], i below kTerms.
+template <Join join, Summed of, int kTerms, class Rows>
+static void join_streams(Rows from, int64_t count, float* to) {
+  const float* rows[kTerms];
+  for (int i = 0; i < kTerms; ++i) rows[i] = from[i];
   Vector terms[kTerms];
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kTerms; ++i) terms[i] = term<of>(load(x + c + i * step));
+    for (int i = 0; i < kTerms; ++i) terms[i] = term<of>(load(rows[i] + c));
     store(to + c, join_terms<join, of, kTerms>(terms));
   }
   if (c == count) return;
   for (int i = 0; i < kTerms; ++i) {
-    terms[i] = term<of>(load_some(x + c + i * step, count - c));
+    terms[i] = term<of>(load_some(rows[i] + c, count - c));
   }
   const Vector sum = join_terms<join, of, kTerms>(terms);
   __builtin_memcpy(to + c, &sum, sizeof(float) * (count - c));
 }
 
-template <Join join, Summed of>
-static void join_streams(int64_t terms, const float* x, int64_t step, int64_t count, float* to) {
+template <Join join, Summed of, class Rows>
+static void join_streams(int64_t terms, Rows rows, int64_t count, float* to) {
   switch (terms) {
-    case 1: return join_streams<join, of, 1>(x, step, count, to);
-    case 2: return join_streams<join, of, 2>(x, step, count, to);
-    case 3: return join_streams<join, of, 3>(x, step, count, to);
-    case 4: return join_streams<join, of, 4>(x, step, count, to);
-    case 5: return join_streams<join, of, 5>(x, step, count, to);
-    case 6: return join_streams<join, of, 6>(x, step, count, to);
-    case 7: return join_streams<join, of, 7>(x, step, count, to);
-    default: return join_streams<join, of, 8>(x, step, count, to);
+    case 1: return join_streams<join, of, 1>(rows, count, to);
+    case 2: return join_streams<join, of, 2>(rows, count, to);
+    case 3: return join_streams<join, of, 3>(rows, count, to);
+    case 4: return join_streams<join, of, 4>(rows, count, to);
+    case 5: return join_streams<join, of, 5>(rows, count, to);
+    case 6: return join_streams<join, of, 6>(rows, count, to);
+    case 7: return join_streams<join, of, 7>(rows, count, to);
+    default: return join_streams<join, of, 8>(rows, count, to);
   }
 }
 
@@ -102,16 +116,16 @@ static void join_rows(const float* x, int64_t n, int64_t row, int64_t width, int
   const int64_t terms = (n + left - 1) / left;
   const int64_t full = n - (terms - 1) * left;  // the others have one term less
   if (row == width) {
-    join_streams<join, of>(terms, x, left * row, full * width, to);
+    join_streams<join, of>(terms, Spaced{x, left * row}, full * width, to);
     if (full < left) {
-      join_streams<join, of>(terms - 1, x + full * row, left * row, (left - full) * width,
-                         to + full * width);
+      join_streams<join, of>(terms - 1, Spaced{x + full * row, left * row}, (left - full) * width,
+                             to + full * width);
     }
     return;
   }
   for (int64_t i = 0; i < left; ++i) {
     const int64_t here = i < full ? terms : terms - 1;
-    join_streams<join, of>(here, x + i * row, left * row, width, to + i * width);
+    join_streams<join, of>(here, Spaced{x + i * row, left * row}, width, to + i * width);
   }
 }
 
@@ -120,9 +134,23 @@ template <Join join, Summed of>
 static void pairwise(const float* x, int64_t n, int64_t row, int64_t width, float* scratch,
                      float* out) {
   int64_t power = power_of_two_from(n);
-  if (power <= 8) return join_streams<join, of>(n, x, row, width, out);
+  if (power <= 8) return join_streams<join, of>(n, Spaced{x, row}, width, out);
   power /= 8;
   join_rows<join, of>(x, n, row, width, power, scratch);
+  pairwise<join, Summed::kElements>(scratch, power, width, width, scratch, out);
+}
+
+// The same of rows that are each where it is.
+template <Join join, Summed of>
+static void pairwise_apart(const float* const* x, int64_t n, int64_t width, float* scratch,
+                           float* out) {
+  int64_t power = power_of_two_from(n);
+  if (power <= 8) return join_streams<join, of>(n, Apart{x, 1}, width, out);
+  power /= 8;
+  for (int64_t i = 0; i < power; ++i) {
+    const int64_t terms = (n - i + power - 1) / power;
+    join_streams<join, of>(terms, Apart{x + i, power}, width, scratch + i * width);
+  }
   pairwise<join, Summed::kElements>(scratch, power, width, width, scratch, out);
 }
 
@@ -263,7 +291,7 @@ static int64_t next_above(const float* x, int64_t at, int64_t n, int32_t key) {
     REPJAX_JOINS(function, Summed::kElements), REPJAX_JOINS(function, Summed::kRawElements),         \
         REPJAX_JOINS(function, Summed::kSquares)                                             \
   }
-static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_rows), sequential,
+static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_apart), REPJAX_TERMS(pairwise_rows), sequential,
                            sequential_row, next_above};
 #undef REPJAX_TERMS
 #undef REPJAX_JOINS

@@ -61,8 +61,9 @@ void in_steps(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
     const IeeeArithmetic flushing(true);
     return sums.pairwise_rows[int(x.terms)][int(join)](from, 1, n, between.get(), out);
   }
-  const int64_t step = x.code ? kComputedStep : kStep;
-  const int64_t block_columns = x.code ? kComputedColumns : kColumns;
+  const bool in_place = !x.code || x.in_long_runs();
+  const int64_t step = in_place ? kStep : kComputedStep;
+  const int64_t block_columns = in_place ? kColumns : kComputedColumns;
   const int64_t left = power_of_two_from(blocks_of(n, step));
   // Rows a multiple of `left` apart lie below each other in a matrix whose last row is not full.
   const int64_t columns = left * width, rows = blocks_of(n, left);
@@ -73,18 +74,30 @@ void in_steps(const Sums& sums, Join join, Elements x, int64_t n, int64_t width,
   const int64_t blocks = blocks_of(columns, block_columns);
   share(pool, blocks, operations, kThread, [=, &sums](int64_t block) {
     const Memory<kSums> between(step * block_columns / 4);
-    float* const terms = x.memory(step * block_columns);
+    float* const terms = in_place ? nullptr : x.memory(step * block_columns);
     int64_t begin = block * block_columns;
     const int64_t end = std::min(begin + block_columns, columns);
     while (begin < end) {
       const bool in_last = begin < full;
-      const int64_t stop = in_last ? std::min(end, full) : end;
+      int64_t stop = in_last ? std::min(end, full) : end;
       const int64_t here = in_last ? rows : rows - 1;
-      int64_t row = columns;
-      const float* const from = x.get(begin, here, &row, stop - begin, terms);
-      const IeeeArithmetic flushing(true);
-      const auto add = sums.pairwise[int(x.terms)][int(join)];
-      add(from, here, row, stop - begin, between.get(), to + begin);
+      if (x.code && in_place) {
+        const float* apart[kStep];
+        for (int64_t i = 0; i < here; ++i) {
+          int64_t together;
+          apart[i] = elements_at(x.code->inputs[0], x.first + begin + i * columns, &together);
+          stop = std::min(stop, begin + together);
+        }
+        const IeeeArithmetic flushing(true);
+        const auto add = sums.pairwise_apart[int(x.terms)][int(join)];
+        add(apart, here, stop - begin, between.get(), to + begin);
+      } else {
+        int64_t row = columns;
+        const float* const from = x.get(begin, here, &row, stop - begin, terms);
+        const IeeeArithmetic flushing(true);
+        const auto add = sums.pairwise[int(x.terms)][int(join)];
+        add(from, here, row, stop - begin, between.get(), to + begin);
+      }
       begin = stop;
     }
   });

@@ -460,6 +460,25 @@ def _first():
     # Of digamma: p(1 / z**2) / z**2 follows log(z) - 1 / (2 z), z >= 8; cos(pi r) = p(r**2).
     yield dataclasses.replace(next(_digamma()), name="DIGAMMA", degree=4, pairs=0)
     yield Polynomial("COS", lambda t: mpmath.cospi(mpmath.sqrt(t)), lambda t: 1, 0, 0.25, 7)
+    # pi/2 as two numbers of 30 bits and the rest; sin(r) / r = p(r**2), cos(r) = p(r**2),
+    # |r| <= pi/4, and a little for the rounding of k.
+    yield Table("PI_2", _parts_of_pi)
+    yield Polynomial(
+        "SINE",
+        lambda t: mpmath.sinc(mpmath.sqrt(t)),
+        lambda t: 1 / mpmath.sinc(mpmath.sqrt(t)),
+        0,
+        0.6169,
+        5,
+    )
+    yield Polynomial(
+        "COSINE",
+        lambda t: mpmath.cos(mpmath.sqrt(t)),
+        lambda t: 1 / mpmath.cos(mpmath.sqrt(t)),
+        0,
+        0.6169,
+        5,
+    )
     # erf(x) = x p(t), t = 63/16 |x| - i, |t| <= 1/2, a column for each i.
     pieces = [
         minimax(
@@ -485,6 +504,11 @@ def _first():
         25 / 49,
         15,
     )
+
+
+def _parts_of_pi():
+    parts = _round(mpmath.pi / 2, 2, 30)
+    return [*parts, mpmath.pi / 2 - mpmath.fsum(parts)]
 
 
 def _erf_over_x(x):

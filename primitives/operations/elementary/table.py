@@ -206,6 +206,26 @@ TABLE = (
     Row("erf_inv", "inverse error function", "erf_inv(±1) = ±inf, NaN beyond", in_cpp=True),
     Row("sinh", "hyperbolic sine", "sinh(±inf) = ±inf", in_cpp=True),
     Row("cosh", "hyperbolic cosine", "cosh(±inf) = +inf", in_cpp=True),
+    # These two take long to compile in a kernel of row groups.
+    Row(
+        "lgamma",
+        "log of abs(Gamma(x))",
+        "+inf at ±inf, 0 and the negative integers",
+        code_size=256,
+        in_rows=False,
+        in_cpp=True,
+    ),
+    Row(
+        "digamma",
+        "derivative of `lgamma`",
+        "digamma(0) = -inf, NaN at the negative integers and -inf",
+        code_size=256,
+        in_rows=False,
+        in_cpp=True,
+    ),
+    Row("sin", "sine", "NaN at ±inf", in_cpp=True),
+    Row("cos", "cosine", "NaN at ±inf", in_cpp=True),
+    Row("tan", "tangent", "NaN at ±inf", in_cpp=True),
     Row(
         "exp10",
         "10**x",
@@ -215,9 +235,6 @@ TABLE = (
         rule=None,
     ),
     Row("cbrt", "cube root", "cbrt(-x) = -cbrt(x)"),
-    Row("sin", "sine", "NaN at ±inf"),
-    Row("cos", "cosine", "NaN at ±inf"),
-    Row("tan", "tangent", "NaN at ±inf"),
     Row(
         "asin",
         "inverse sine",
@@ -248,23 +265,6 @@ TABLE = (
         "inverse hyperbolic tangent",
         "atanh(±1) = ±inf, NaN beyond",
         derivative=lambda t, y, x: div(t[0], one_minus_square_p.bind(x)),
-    ),
-    # These two take long to compile in a kernel of row groups.
-    Row(
-        "lgamma",
-        "log of abs(Gamma(x))",
-        "+inf at ±inf, 0 and the negative integers",
-        code_size=256,
-        in_rows=False,
-        in_cpp=True,
-    ),
-    Row(
-        "digamma",
-        "derivative of `lgamma`",
-        "digamma(0) = -inf, NaN at the negative integers and -inf",
-        code_size=256,
-        in_rows=False,
-        in_cpp=True,
     ),
     Row(
         "pow",
