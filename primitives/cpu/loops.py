@@ -1,6 +1,6 @@
-"""Loops of products, fused groups, sums and row groups, by the C++ kernel (``native/loops.cc``).
+"""Loops of products, fused groups, sums, draws and moves, by the C++ kernel (``native/loops.cc``).
 
-The kernel computes a body in steps, each of which is what a call of the kernel for it would be.
+The kernel computes a body in steps (``steps.py``), which may be loops and choices themselves.
 Values are where they are needed: what a body takes of an array and gives for one lies in the array,
 and what it carries from one iteration to the next has two places, one that is read and one that is
 written.  So nothing is copied, but for what is needed in two places.
@@ -18,25 +18,18 @@ from jax.extend.core import Literal
 
 from repjax.primitives.core.programs import carried, open_jaxpr
 from repjax.primitives.core.sizes import row_major
-from repjax.primitives.cpu import groups, library, products, rows, sums
-from repjax.primitives.fusion.entries import raw_dot_general_p
-from repjax.primitives.fusion.exits import ended_p
-from repjax.primitives.fusion.groups import Group, accumulation_of, group_sum_p, groups_p
-from repjax.primitives.fusion.kernels import Kernels
-from repjax.primitives.fusion.loops import Loop
-from repjax.primitives.fusion.rows import rows_p
-from repjax.primitives.fusion.views import (
-    DTYPES,
-    Number,
-    long_axes,
-    order_of_terms,
-    variables,
-    view_of,
-    views_of,
+from repjax.primitives.cpu.steps import (
+    CHOICE,
+    COPY,
+    KEEP,
+    LOOP,
+    Step,
+    constant,
+    size_in_bytes,
+    steps_of,
 )
-from repjax.primitives.operations.products import dot_general_p, problems
-from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
-from repjax.primitives.operations.reductions.sums import reduce_sum_p
+from repjax.primitives.fusion.loops import Loop, loop_p
+from repjax.primitives.fusion.views import DTYPES, Number, long_axes, view_of
 
 #: Bytes of what is between steps, and of the second places of what is carried.  What does not stay
 #: in the caches gains nothing, and takes memory.
@@ -44,27 +37,15 @@ _MOST = 1 << 22
 #: The same of a ``while``, whose state XLA writes in its place where the kernel has two by turns.
 _MOST_OF_WHILE = 1 << 18
 _LINE = 64  # bytes of the cache
-#: What the kernel knows steps and sums by.
-_PRODUCT, _ELEMENTWISE, _SUM, _COPY, _ROWS, _KEEP = range(6)
-_ACCUMULATIONS = ("pairwise", "sequential", "max", "min")
 
 
 class Code(NamedTuple):
-    """A loop as the kernel reads it, the numbers that it takes behind its operands, and the bytes
+    """A loop as the kernel reads it, the constants that it takes behind its operands, and the bytes
     that it needs besides its results."""
 
     integers: list[int]
-    numbers: list[Number]
+    constants: list[Number]
     scratch: int
-
-
-class _Step(NamedTuple):
-    """A call: what it is, the variables that it takes and gives, and its integers."""
-
-    kind: int
-    operands: list[Any]
-    results: list[Any]
-    integers: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,112 +62,14 @@ class _Place:
         return _Place(*arrays, self.step)
 
 
-def _bytes(aval) -> int:
-    return aval.size * aval.dtype.itemsize
-
-
-# --- steps --------------------------------------------------------------------------------
-
-
-def _steps(equations) -> list[_Step] | None:
-    """The steps of equations that are no aliases, or None if there are others among them."""
-    found = []
-    for equation in equations:
-        step = _MAKERS.get(equation.primitive, _move)(equation)
-        if step is None or any(isinstance(v, Literal) for v in step.operands):
-            return None
-        found.append(step)
-    return found
-
-
-def _product(equation) -> _Step | None:
-    inner = equation.params["end"].eqns[0] if equation.primitive is ended_p else equation
-    if inner.primitive not in (dot_general_p, raw_dot_general_p):
-        return None
-    dtypes = {v.aval.dtype for v in (*equation.invars, *equation.outvars)}
-    if inner.params["contraction"] != "sequential" or dtypes != {np.dtype(np.float32)}:
-        return None
-    lhs, rhs = (v.aval for v in equation.invars)
-    _, problem = problems.dot_general(lhs, rhs, inner.params["dimension_numbers"])
-    left, right = inner.params.get("raw", (False, False))
-    integers = [left + 2 * right, *products.encode(problem)]
-    return _Step(_PRODUCT, equation.invars, equation.outvars, integers)
-
-
-def _code(group: Group, operands, order=None) -> tuple[list[Any], list[int]]:
-    """What a group takes of the operands, and its bytecode."""
-    by_variable = dict(zip(group.invars, operands, strict=True))
-    roots, code = groups.encode(group, order)
-    return [by_variable.get(v, v) for v in roots], code
-
-
-def _elementwise(equation) -> _Step:
-    of_equation = iter(equation.invars)
-    taken, integers = [], [len(equation.params["groups"])]
-    for group in equation.params["groups"]:
-        operands, code = _code(group, [next(of_equation) for _ in group.invars])
-        taken += operands
-        integers += code
-    return _Step(_ELEMENTWISE, taken, equation.outvars, integers)
-
-
-def _sum(equation, operand, taken, code) -> _Step | None:
-    """A reduction of ``operand``, which is an array in memory or what bytecode makes."""
-    accumulation = accumulation_of(equation)
-    if accumulation not in _ACCUMULATIONS or operand.aval.size > library.LARGE:
-        return None
-    sizes = sums.sizes_of_sum(operand.aval.shape, equation.params["axes"])
-    integers = [_ACCUMULATIONS.index(accumulation), *map(int, sizes), *code]
-    return _Step(_SUM, taken, [], integers)
-
-
-def _reduction(equation) -> _Step | None:
-    (x,), axes = equation.invars, equation.params["axes"]
-    code = sums.code_of_terms(x.aval, axes) if axes and x.aval.size else []
-    if code and accumulation_of(equation) == "sequential":
-        return None
-    step = _sum(equation, x, [x], code)
-    return step and step._replace(results=equation.outvars)
-
-
-def _group_sum(equation) -> _Step | None:
-    found = equation.params["sum"]
-    (terms,) = found.group.outvars
-    order = order_of_terms(terms.aval.shape, found.equation.params["axes"])
-    taken, code = _code(found.group, equation.invars, order)
-    step = _sum(found.equation, terms, taken, code)
-    return step and step._replace(results=equation.outvars)
-
-
-def _rows(equation) -> _Step | None:
-    positions, integers = rows.encode(equation.params["group"])
-    return None if positions else _Step(_ROWS, equation.invars, equation.outvars, integers)
-
-
-#: What groups of moves ask kernels for.
-_NONE = Kernels("cpu", is_elementwise=lambda _: False, is_reduction=lambda *_: False)
-
-
-def _move(equation) -> _Step | None:
-    """What only moves elements (a slice, a concatenation), as a group that computes nothing."""
-    if not views_of(equation, {}, set()):
-        return None
-    operands = tuple(dict.fromkeys(variables(equation.invars)))
-    group = Group((equation,), operands, tuple(equation.outvars), _NONE)
-    taken, code = _code(group, operands)
-    return _Step(_ELEMENTWISE, taken, equation.outvars, [1, *code])
-
-
-_MAKERS = {
-    **dict.fromkeys((dot_general_p, raw_dot_general_p, ended_p), _product),
-    groups_p: _elementwise,
-    group_sum_p: _group_sum,
-    **dict.fromkeys((reduce_sum_p, reduce_max_p, reduce_min_p), _reduction),
-    rows_p: _rows,
-}
-
-
 # --- aliases ------------------------------------------------------------------------------
+
+#: The same words in memory.
+_WORDS = frozenset(("squeeze", "reshape", "expand_dims", "random_wrap", "random_unwrap"))
+
+
+def _is_key(aval) -> bool:
+    return str(aval.dtype) == "key<fry>"
 
 
 def _alias(equation) -> int | None:
@@ -206,6 +89,8 @@ def _alias(equation) -> int | None:
             return None
         steps = row_major(old)
         return x.aval.dtype.itemsize * sum(map(int.__mul__, map(int, starts), map(int, steps)))
+    if equation.primitive.name in _WORDS and (_is_key(x.aval) or _is_key(result.aval)):
+        return 0
     view = view_of(equation, {}, False)
     in_order = view and long_axes(new, view.steps) == long_axes(new, row_major(new))
     return 0 if in_order and x.aval.size == result.aval.size else None
@@ -217,9 +102,10 @@ def _alias(equation) -> int | None:
 class _Program(NamedTuple):
     """A program of a loop, divided into aliases and steps."""
 
-    jaxpr: Any
+    invars: list[Any]
+    outvars: list[Any]
     aliases: dict[Any, tuple[Any, int]]
-    steps: list[_Step]
+    steps: list[Step]
 
 
 def _program(closed) -> _Program | None:
@@ -227,19 +113,24 @@ def _program(closed) -> _Program | None:
     jaxpr, consts = open_jaxpr(closed)
     atoms = [v for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
     atoms += [*jaxpr.invars, *jaxpr.outvars]
-    if consts or jaxpr.effects or not all(v.aval.dtype in DTYPES and v.aval.size for v in atoms):
+    is_known = all((v.aval.dtype in DTYPES or _is_key(v.aval)) and v.aval.size for v in atoms)
+    if consts or jaxpr.effects or not is_known:
         return None
-    if any(isinstance(v, Literal) for v in jaxpr.outvars):
-        return None
-    aliases, others = {}, []
+    aliases, steps = {}, []
     for e in jaxpr.eqns:
         by = _alias(e)
-        if by is None:
-            others.append(e)
-        else:
+        if by is not None:
             aliases[e.outvars[0]] = e.invars[0], by
-    steps = _steps(others)
-    return None if steps is None else _Program(jaxpr, aliases, steps)
+            continue
+        found = _INNER.get(e.primitive, _INNER.get(e.primitive.name, steps_of))(e)
+        if found is None:
+            return None
+        steps += [step._replace(operands=_without_literals(step.operands)) for step in found]
+    return _Program(jaxpr.invars, _without_literals(jaxpr.outvars), aliases, steps)
+
+
+def _without_literals(atoms) -> list[Any]:
+    return [constant(v) if isinstance(v, Literal) else v for v in atoms]
 
 
 def _everywhere(array: int, byte: int = 0) -> _Place:
@@ -257,8 +148,9 @@ class _Encoder:
         self.places: dict[Any, _Place] = {}
         self.aliases = {v: x for program in programs for v, x in program.aliases.items()}
         steps = [step for program in programs for step in program.steps]
-        taken = dict.fromkeys(v for step in steps for v in step.operands)
-        self.constants = [v for v in taken if isinstance(v, Number)]
+        taken = [v for step in steps for v in step.operands]
+        taken += [v for program in programs for v in program.outvars]
+        self.constants = list(dict.fromkeys(v for v in taken if isinstance(v, Number)))
         self.operands = len(equation.invars) + len(self.constants)
         for i, number in enumerate(self.constants, len(equation.invars)):
             self.places[number] = _everywhere(i)
@@ -266,7 +158,7 @@ class _Encoder:
 
     def _more(self, aval) -> tuple[int, int]:
         """Memory that is neither an operand nor a result."""
-        byte, self.scratch = self.scratch, self.scratch + -(-_bytes(aval) // _LINE) * _LINE
+        byte, self.scratch = self.scratch, self.scratch + -(-size_in_bytes(aval) // _LINE) * _LINE
         return self.operands + len(self.equation.outvars), byte
 
     def _carried(self, operand: int, even, odd) -> tuple[_Place, _Place]:
@@ -288,9 +180,7 @@ class _Encoder:
         return len(self.integers) // 8 - 1
 
     def _number_of(self, variable) -> int:
-        if variable not in self.numbers and isinstance(variable, Number):
-            self.numbers[variable] = self._number(self.places[variable], 1)
-        elif variable not in self.numbers:
+        if variable not in self.numbers:
             root, before = self._root(variable)
             if root not in self.places:
                 self.places[root] = _everywhere(*self._more(root.aval))
@@ -300,16 +190,16 @@ class _Encoder:
 
     def _copy(self, variable, place: _Place) -> list[int]:
         places = [self._number_of(variable), self._number(place, variable.aval.size)]
-        return [_COPY, 1, 1, 1, *places, _bytes(variable.aval)]
+        return [COPY, 1, 1, 1, *places, size_in_bytes(variable.aval)]
 
     def _steps(self, program: _Program, given: dict[int, _Place]) -> tuple[int, list[int]]:
         """How many steps a program is, and these; ``given`` are the places of its results."""
         copied = []
         for i, place in given.items():
-            v = program.jaxpr.outvars[i]
+            v = program.outvars[i]
             root, before = self._root(v)
-            is_whole = before == 0 and root.aval.size == v.aval.size
-            if is_whole and root in self.made and root not in self.places:
+            is_made = root in self.made and root not in self.places
+            if is_made and before == 0 and root.aval.size == v.aval.size:
                 self.places[root] = place
             else:
                 copied.append((v, place))
@@ -328,7 +218,7 @@ class _Encoder:
 class _Scan(_Encoder):
     def _moving(self, array: int, aval) -> _Place:
         """That of the elements of an array that there are for each iteration."""
-        length, step = self.equation.params["length"], _bytes(aval)
+        length, step = self.equation.params["length"], size_in_bytes(aval)
         if not self.equation.params["reverse"]:
             return dataclasses.replace(_everywhere(array), step=step)
         return dataclasses.replace(_everywhere(array, (length - 1) * step), step=-step)
@@ -337,7 +227,7 @@ class _Scan(_Encoder):
         (program,) = self.programs
         consts, carry = carried(self.equation.params)
         length, given = self.equation.params["length"], {}
-        for i, v in enumerate(program.jaxpr.invars):
+        for i, v in enumerate(program.invars):
             if i < consts:
                 self.places[v] = _everywhere(i)
             elif i < consts + carry:
@@ -347,7 +237,7 @@ class _Scan(_Encoder):
                 self.places[v], given[i - consts] = self._carried(i, even, odd)
             else:
                 self.places[v] = self._moving(i, v.aval)
-        for i, v in enumerate(program.jaxpr.outvars[carry:], carry):
+        for i, v in enumerate(program.outvars[carry:], carry):
             given[i] = self._moving(self.operands + i, v.aval)
         count, steps = self._steps(program, given)
         return self._code([length, len(self.integers) // 8, count], steps)
@@ -358,32 +248,87 @@ class _While(_Encoder):
         cond, body = self.programs
         params, given = self.equation.params, {}
         first, consts = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        of_cond, of_body = cond.jaxpr.invars, body.jaxpr.invars
+        of_cond, of_body = cond.invars, body.invars
         self.places |= {v: _everywhere(i) for i, v in enumerate(of_cond[:first])}
         self.places |= {v: _everywhere(first + i) for i, v in enumerate(of_body[: consts - first])}
         state = of_body[consts - first :]
         for i, v in enumerate(state):
-            if v is body.jaxpr.outvars[i]:
+            if v is body.outvars[i]:
                 self.places[v] = _everywhere(consts + i)
             else:
                 turns = (self.operands + i, 0), self._more(v.aval)
                 self.places[v], given[i] = self._carried(consts + i, *turns)
         self.places |= {v: self.places[w] for v, w in zip(of_cond[first:], state, strict=True)}
         looks, of_looks = self._steps(cond, {})
-        is_next = self._number_of(cond.jaxpr.outvars[0])
+        is_next = self._number_of(cond.outvars[0])
         count, steps = self._steps(body, given)
-        shape = cond.jaxpr.outvars[0].aval.shape
+        shape = cond.outvars[0].aval.shape
         if shape:  # of a loop for each of so many examples, some of which have ended
             for i, place in given.items():
                 places = [is_next, self._number_of(state[i]), self._number(place, 1)]
                 examples = math.prod(shape)
-                sizes = [examples, _bytes(state[i].aval) // examples]
-                steps += [_KEEP, 2, 1, 2, *places, *sizes]
+                sizes = [examples, size_in_bytes(state[i].aval) // examples]
+                steps += [KEEP, 2, 1, 2, *places, *sizes]
             count += len(given)
         for i, v in enumerate(state):  # in the iteration that is none
             steps += self._copy(v, _everywhere(self.operands + i))
         counts = [looks, looks + count, looks + count + len(state), is_next]
         return self._code([-1, len(self.integers) // 8, *counts], [*of_looks, *steps])
+
+
+# --- loops and choices in loops -----------------------------------------------------------
+
+
+class _Memory(NamedTuple):
+    """What a step needs besides its results."""
+
+    aval: Any
+
+
+def _memory(size: int) -> list[_Memory]:
+    return [_Memory(jax.ShapeDtypeStruct((size,), np.uint8))]
+
+
+def _inner_loop(equation) -> list[Step] | None:
+    code = equation.params["loop"].code
+    if code is None:  # XLA is faster
+        return None
+    operands = [*equation.invars, *code.constants]
+    results = [*equation.outvars, *_memory(code.scratch)]
+    return [Step(LOOP, operands, results, code.integers)]
+
+
+class _Once(NamedTuple):
+    """A choice as a loop of one iteration."""
+
+    invars: list[Any]
+    outvars: list[Any]
+    params: dict[str, Any]
+
+
+def _choice(equation) -> list[Step] | None:
+    (index, *operands), results = equation.invars, equation.outvars
+    params = {"length": 1, "reverse": False, "num_consts": len(operands), "num_carry": 0}
+    programs = list(map(_program, equation.params["branches"]))
+    if None in programs or index.aval.dtype != np.int32:
+        return None
+    once = _Once(operands, results, params)
+    codes = [_Scan(once, [program]).code() for program in programs]
+    integers, constants, words = [len(operands), len(codes)], [], []
+    for code in codes:
+        first, before = 1 + len(operands) + len(constants), 2 + 3 * len(codes) + len(words)
+        integers += [first, len(code.constants), before]
+        constants += code.constants
+        words += code.integers
+    memory = _memory(max(code.scratch for code in codes))
+    operands, integers = [index, *operands, *constants], [*integers, *words]
+    return [Step(CHOICE, operands, [*results, *memory], integers)]
+
+
+_INNER = {loop_p: _inner_loop, "cond": _choice}
+
+
+# --- all of it ----------------------------------------------------------------------------
 
 
 def encode(equation) -> Code | None:
@@ -402,8 +347,20 @@ def encode(equation) -> Code | None:
 
 
 def evaluate(*operands, loop: Loop):
-    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in loop.equation.outvars]
+    results = [v.aval for v in loop.equation.outvars]
     scratch = jax.ShapeDtypeStruct((loop.code.scratch,), np.uint8)
-    call = jax.ffi.ffi_call("repjax_loop", [*types, scratch])
-    numbers = [number.value for number in loop.code.numbers]
-    return call(*operands, *numbers, program=np.asarray(loop.code.integers, np.int64))[:-1]
+    call = jax.ffi.ffi_call("repjax_loop", [*map(_words, results), scratch])
+    arrays = [jax.random.key_data(x) if _is_key(x) else x for x in operands]
+    arrays += [constant.value for constant in loop.code.constants]
+    *found, _ = call(*arrays, program=np.asarray(loop.code.integers, np.int64))
+    return [
+        jax.random.wrap_key_data(x, impl="threefry2x32") if _is_key(aval) else x
+        for x, aval in zip(found, results, strict=True)
+    ]
+
+
+def _words(aval) -> jax.ShapeDtypeStruct:
+    """The type of an array as the kernel has it: a key is two words."""
+    if _is_key(aval):
+        return jax.ShapeDtypeStruct((*aval.shape, 2), np.uint32)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

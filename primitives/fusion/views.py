@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core import Literal
 
@@ -26,14 +27,19 @@ _ALIASES = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A literal, as something that can be a key."""
+    """A literal, or several numbers that stand in a program, as something that can be a key."""
 
     data: bytes
     dtype: np.dtype
+    shape: tuple[int, ...] = ()
+
+    @property
+    def aval(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
     @property
     def value(self) -> np.ndarray:
-        return np.frombuffer(self.data, self.dtype).reshape(())
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)

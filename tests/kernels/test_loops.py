@@ -12,7 +12,7 @@ import repjax
 from helpers.bits import assert_same_bits, normal, patterns, same_bits
 from helpers.instruction_sets import each_instruction_set
 from helpers.kernels import without_kernel
-from repjax.primitives.cpu import library, loops
+from repjax.primitives.cpu import library, loops, steps
 
 pytestmark = pytest.mark.skipif(
     not library.available(), reason=f"there is no kernel: {library.in_use()[1]}"
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 KERNEL = "custom_call @repjax_loop"
 N = 24
+KEY = jax.random.key(3)
 
 
 def matrix(*shape, seed=0):
@@ -102,6 +103,93 @@ def _normalised(w, h, x):
     return h, (y, jax.nn.log_softmax(h @ w))
 
 
+def _windows(w, h, x):
+    """Windows that begin where numbers say, also where they would not be in the array."""
+    i, j = (h[:2] * 64).astype(np.int32)
+    y = jnp.outer(h, x) @ w
+    small = y[:4, :8]
+    parts = (
+        lax.dynamic_slice(y, (i, j), (3, 5)),
+        lax.dynamic_slice(y > 0, (j, 2), (2, 20)),
+        lax.dynamic_slice(y.astype(jnp.bfloat16), (i, 0), (1, N)),
+        lax.dynamic_update_slice(small, y[5:7, 3:6], (j, i)),
+        small.at[i % 5].set(x[:8]),  # may be none
+        small.at[:, j].set(x[:4], mode="drop"),
+        small.at[1, i].set(2.0, mode="clip"),
+        jnp.zeros(5, np.int32).at[j].set(i),
+    )
+    return _step(w, h), parts
+
+
+def _turned(w, h, x):
+    """What is transposed, stacked, and counts."""
+    y = jnp.outer(h, x) @ w
+    z = y.reshape(2, 3, 4, N)
+    parts = (
+        y[:, :5].T,
+        jnp.transpose(z, (3, 1, 0, 2)),
+        jnp.transpose(z > 0, (0, 2, 1, 3)),
+        *(jnp.stack([y[:3], y[3:6], y[:3] * 2], axis) for axis in range(3)),
+        jnp.stack([h.astype(jnp.bfloat16), x.astype(jnp.bfloat16)], 1),
+        jnp.where(lax.broadcasted_iota(np.int32, (3, N), 1) < x[0] * 30, y[:3], -1),
+    )
+    return _step(w, h), parts
+
+
+def _positions(w, h, x):
+    """Positions of extrema, of several columns, of equals and of NaNs."""
+    y = jnp.outer(h, x) @ w
+    few = jnp.round(y[:7])
+    unknown = jnp.where(y > 0.1, jnp.nan, y)
+    found = [
+        f(z, axis)
+        for f in (jnp.argmax, jnp.argmin)
+        for z in (y, few, unknown, y.reshape(4, 6, N))
+        for axis in (0, 1, None)
+    ]
+    return _step(w, h), (*found, x[jnp.argmax(h)])
+
+
+def _draws(w, h, x):
+    """Random numbers of keys that are made of others."""
+    keys = jax.random.split(jax.random.fold_in(KEY, (x[0] * 1000).astype(np.int32)), (2, 2))
+    noise = jax.random.uniform(keys[0, 1], (N,))
+    bits = jax.vmap(lambda k: jax.random.bits(k, (3,)))(keys[1])
+    return _step(w, h) + noise, (bits, jax.random.key_data(keys), keys[1, 0], noise < 0.5)
+
+
+def _choices(w, h, x):
+    """Branches, of which some give what they get, and numbers."""
+
+    def other(h):
+        return h, 2.0, jnp.zeros(3, np.int32), True
+
+    def first(h):
+        return _step(w, h), h[0], (h[:3] * 9).astype(np.int32), h[0] > 0.25
+
+    one = lax.cond(h[0] > 0, first, other, h)
+    i = (x[0] * 16).astype(np.int32)
+    two = lax.switch(
+        i, [first, lambda h: first(h + x), lambda h: (x, 1.0, i + jnp.arange(3), False)], h
+    )
+    return one[0] * two[1], (one, two)
+
+
+def _loops_within(w, h, x):
+    """Loops in a loop, and in these."""
+
+    def inner(c, row):
+        def goes_on(state):
+            return (state[0] < 3) & ((state[1] @ w).sum() < 3)
+
+        _, y = lax.while_loop(goes_on, lambda s: (s[0] + 1, _step(w, s[1]) + row * row), (0, c))
+        return _step(w, y), (y[:2], lax.fori_loop(0, 2, lambda _, z: _step(w, z), y))
+
+    y = jnp.outer(h, x) @ w
+    last, given = lax.scan(inner, h, y[:3])
+    return last + lax.scan(lambda c, _: (_step(w, c), None), x, None, length=2)[0], given
+
+
 def _start(body):
     x = matrix(N, seed=5)
     return (x, x + 1, x * 2, np.int32(3)) if body is _several else x
@@ -109,6 +197,7 @@ def _start(body):
 
 BODIES = [
     *(_carried_and_given, _several, _taken_apart, _sums, _transposed, _halves, _moved, _normalised),
+    *(_windows, _turned, _positions, _draws, _choices, _loops_within),
 ]
 
 
@@ -151,6 +240,29 @@ def test_a_wrong_place_is_noticed(monkeypatch):
     assert not same_bits(actual[0][0], expected[0][0])
 
 
+@pytest.mark.parametrize("body", [_windows, _choices])
+def test_other_windows_and_branches_are_noticed(body, monkeypatch):
+    right = loops._INNER["cond"]
+
+    def at_the_begin(*args):
+        return begin(*args)._replace(most=0)
+
+    def turned(equation):
+        branches = equation.params["branches"][::-1]
+        return right(equation.replace(params=equation.params | {"branches": branches}))
+
+    begin = steps._Begin
+    monkeypatch.setattr(steps, "_Begin", at_the_begin)
+    monkeypatch.setitem(loops._INNER, "cond", turned)
+
+    def program(w, start, xs):
+        return lax.scan(lambda c, x: body(w, c, x), start, xs)
+
+    args = matrix(N, N), _start(body), matrix(7, N, seed=1)
+    expected, actual = without_kernel(program, *args), lowered(program, *args).compile()(*args)
+    assert not all(map(same_bits, *map(jax.tree.leaves, (expected, actual))))
+
+
 # --- loops without a number of iterations ------------------------------------------------------
 
 
@@ -173,7 +285,7 @@ def test_whiles_have_the_bits_of_their_equations(body):
     program = lowered(_until(body), *args, np.int32(0))
     text = program.as_text()
     is_short = body is _normalised  # without its softmaxes, which nothing needs
-    assert (text.count(KERNEL), "stablehlo.while" in text) == (not is_short, is_short)
+    assert (KERNEL in text, "stablehlo.while" in text) == (not is_short, is_short)
     program = program.compile()
     for times in map(np.int32, (0, 1, 2, 7)):
         expected = without_kernel(_until(body), *args, times)
@@ -255,7 +367,7 @@ def test_whiles_of_several_examples(program):
 def test_examples_that_go_on_are_noticed(monkeypatch):
     w, xs = matrix(N, N), matrix(9, N, seed=5)
     expected = without_kernel(jax.vmap(_to_a_norm, (None, 0)), w, xs)
-    monkeypatch.setattr(loops, "_KEEP", loops._COPY)  # of other bytes to another place
+    monkeypatch.setattr(loops, "KEEP", loops.COPY)  # of other bytes to another place
     actual = lowered(jax.vmap(_to_a_norm, (None, 0)), w, xs).compile()(w, xs)
     assert not same_bits(actual[0], expected[0])
 
@@ -353,7 +465,16 @@ def _with_a_literal(w, x):
     return _step(w, x) * jnp.zeros(N).at[1].set(2)
 
 
-@pytest.mark.parametrize("step", [_with_a_sort, _with_positions, _with_a_literal])
+def _with_a_large_array(w, x):
+    """A part of which XLA writes in its place."""
+    y = jnp.tile(w, (3, 1)).at[(x[0] * 64).astype(np.int32)].set(x)
+    return _step(w, x) + y.sum(0)
+
+
+OTHERS = [_with_a_sort, _with_positions, _with_a_literal, _with_a_large_array]
+
+
+@pytest.mark.parametrize("step", OTHERS)
 def test_other_loops_are_scans(step):
     compare(
         lambda w, x: lax.fori_loop(0, 3, lambda _, x: step(w, x), x),
@@ -453,8 +574,7 @@ def test_searches_call_no_kernel():
     table[:2] = 1e-39, -0.0  # not canonical
     for function, calls_kernels in ((search, False), (rounds, True)):
         program = repjax.reproducible(lambda *xs, f=function: f(*xs)).lower(table, x).compile()
-        inside = [c for c in program.as_text().split("\n}") if " ENTRY" not in c.replace("\n", " ")]
-        assert any('custom_call_target="repjax' in c for c in inside) == calls_kernels
+        assert ('custom_call_target="repjax_loop' in program.as_text()) == calls_kernels
         results = repjax.reproducible(lambda *xs, f=function: f(*xs))(table, x)
         jax.tree.map(assert_same_bits, results, without_kernel(function, table, x))
 

@@ -178,13 +178,6 @@ void take_elements(const Input& input, int64_t begin, int64_t count, int32_t* to
 // Those from `begin` on that lie together, and how many they are.
 const float* elements_at(const Input& input, int64_t begin, int64_t* count);
 
-// Computes groups, in as many threads as they repay: encoded are how many groups there are, the bytecode
-// of each, and of each result that is where an operand is the numbers of the group, and of the input and
-// the output in it.
-xla::ffi::Error elementwise(xla::ffi::ThreadPool* pool, const void* const* operands,
-                            size_t operand_count, void* const* results, size_t result_count,
-                            xla::ffi::Span<const int64_t> encoded);
-
 // Computes a row group (rows.cc).
 xla::ffi::Error row_group(xla::ffi::ThreadPool* pool, const void* const* operands,
                           size_t operand_count, void* const* results, size_t result_count,

@@ -5,7 +5,7 @@
 // a program, in which they stand, by its digest.
 
 #include "axes.h"
-#include "bytecode.h"
+#include "groups.h"
 #include "instruction_sets.h"
 #include "threads.h"
 
@@ -22,104 +22,83 @@ namespace {
 
 constexpr int64_t kThread = 1 << 18;  // operations that are worth a thread
 
-// Elements [begin, end) of one of the groups.
-struct Blocks {
-  const Bytecode* code;
-  int64_t begin, end;
-};
-
 // Whether an output is a result or, of its two parts, the first one.
 bool is_first(const Output& output) { return output.storage != kImaginary; }
 
-struct Groups {
-  std::vector<Bytecode> groups;
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
-  std::vector<Blocks> parts;
-  int64_t operands, results, operations;
-
-  // Whether the words are those of groups with so many results.
-  bool decode(const std::vector<int64_t>& words, size_t result_count) {
-    const int64_t* next = words.data();
-    groups.resize(*next++);
-    inputs.clear();
-    outputs.clear();
-    for (Bytecode& code : groups) {
-      const size_t input = inputs.size(), output = outputs.size();
-      inputs.resize(input + next[1]);
-      outputs.resize(output + next[2]);
-      code = repjax::decode(next, inputs.data() + input, outputs.data() + output);
-    }
-    operands = count_operands(inputs.data(), inputs.size());
-    results = std::count_if(outputs.begin(), outputs.end(), is_first);
-    const Input* input = inputs.data();
-    const Output* output = outputs.data();
-    for (Bytecode& code : groups) {  // where the vectors are in the end
-      code.inputs = input;
-      code.outputs = output;
-      input += code.input_count;
-      output += code.output_count;
-    }
-    for (; next != words.data() + words.size(); next += 3) {
-      Bytecode& code = groups[next[0]];
-      put_in_place(code, next[1], outputs[code.outputs - outputs.data() + next[2]]);
-    }
-    divide();
-    return results <= int64_t(result_count);
-  }
-
-  // Into parts for several threads.
-  void divide() {
-    operations = 0;
-    parts.clear();
-    for (const Bytecode& code : groups) {
-      const int64_t here = code.size * code.cost;
-      operations += here;
-      if (here < 2 * kThread) {
-        parts.push_back({&code, 0, code.size});
-        continue;
-      }
-      const int64_t blocks = blocks_of(code.size, code.block);
-      const int64_t count = std::min(blocks, here / kThread);
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t begin = i * blocks / count * code.block;
-        const int64_t end = (i + 1) * blocks / count * code.block;
-        parts.push_back({&code, begin, std::min(end, code.size)});
-      }
-    }
-  }
-};
-
 }  // namespace
 
-ffi::Error elementwise(ffi::ThreadPool* pool, const void* const* operands, size_t operand_count,
-                       void* const* results, size_t result_count,
-                       ffi::Span<const int64_t> encoded) {
-  Groups* const call = of_thread<Calls<Groups>>().find(
-      encoded, [=](const std::vector<int64_t>& words, Groups& groups) {
-        return groups.decode(words, result_count);
-      });
-  if (!call || call->operands > int64_t(operand_count) || call->results > int64_t(result_count)) {
-    return ffi::Error::InvalidArgument("the bytecode is for other operands");
+void Groups::decode(const int64_t* words, size_t count) {
+  const int64_t* next = words;
+  groups_.resize(*next++);
+  inputs_.clear();
+  outputs_.clear();
+  for (Bytecode& code : groups_) {
+    const size_t input = inputs_.size(), output = outputs_.size();
+    inputs_.resize(input + next[1]);
+    outputs_.resize(output + next[2]);
+    code = repjax::decode(next, inputs_.data() + input, outputs_.data() + output);
   }
-  take_operands(call->inputs.data(), call->inputs.size(), operands);
-  for (Output& output : call->outputs) output.data = is_first(output) ? *results++ : results[-1];
+  const Input* input = inputs_.data();
+  const Output* output = outputs_.data();
+  for (Bytecode& code : groups_) {  // where the vectors are in the end
+    code.inputs = input;
+    code.outputs = output;
+    input += code.input_count;
+    output += code.output_count;
+  }
+  for (; next != words + count; next += 3) {
+    Bytecode& code = groups_[next[0]];
+    put_in_place(code, next[1], outputs_[code.outputs - outputs_.data() + next[2]]);
+  }
+  operands_ = count_operands(inputs_.data(), inputs_.size());
+  results_ = std::count_if(outputs_.begin(), outputs_.end(), is_first);
+  divide();
+}
+
+// Into parts for several threads.
+void Groups::divide() {
+  operations_ = 0;
+  parts_.clear();
+  for (const Bytecode& code : groups_) {
+    const int64_t here = code.size * code.cost;
+    operations_ += here;
+    if (here < 2 * kThread) {
+      parts_.push_back({&code, 0, code.size});
+      continue;
+    }
+    const int64_t blocks = blocks_of(code.size, code.block);
+    const int64_t count = std::min(blocks, here / kThread);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = i * blocks / count * code.block;
+      const int64_t end = (i + 1) * blocks / count * code.block;
+      parts_.push_back({&code, begin, std::min(end, code.size)});
+    }
+  }
+}
+
+void Groups::compute(ffi::ThreadPool* pool, const void* const* operands, void* const* results) {
+  take_operands(inputs_.data(), inputs_.size(), operands);
+  for (Output& output : outputs_) output.data = is_first(output) ? *results++ : results[-1];
   const Elementwise& set = instruction_set().elementwise;
-  share(pool, call->parts.size(), call->operations, kThread,
-        [of = call->parts.data(), &set](int64_t i) {
+  const Blocks* const of = parts_.data();
+  if (parts_.size() == 1) return evaluate(*of->code, set, of->begin, of->end);
+  share(pool, parts_.size(), operations_, kThread, [=, &set](int64_t i) {
     evaluate(*of[i].code, set, of[i].begin, of[i].end);
   });
-  return ffi::Error::Success();
 }
 
 namespace {
 
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                   ffi::Span<const int64_t> encoded) {
-  const std::vector<const void*>& operands = operands_of(args);
-  const std::vector<void*>& results = results_of(rets);
-  return elementwise(&pool, operands.data(), operands.size(), results.data(), results.size(),
-                     encoded);
+  Groups* const groups = of_thread<Calls<Groups>>().find(
+      encoded, [](const std::vector<int64_t>& words, Groups& groups) {
+        groups.decode(words.data(), words.size());
+        return true;
+      });
+  if (!groups->fits(args.size(), rets.size())) return ffi::Error::InvalidArgument("the bytecode is for other operands");
+  groups->compute(&pool, operands_of(args).data(), results_of(rets).data());
+  return ffi::Error::Success();
 }
 
 // Where elements are not canonical, which is rare, since what this library makes is.
