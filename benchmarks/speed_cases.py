@@ -287,6 +287,65 @@ def _training_loop(w, v, images, labels):
     return lax.scan(step, ((w, v), optimizer.init((w, v))), (images, labels))
 
 
+def _rollout(states, w, v):
+    """Of poles on carts, whose actions are drawn (Barto, Sutton and Anderson 1983)."""
+
+    def step(state, key):
+        action = jax.random.categorical(key, jnp.tanh(state @ w) @ v)
+        force = jnp.where(action > 0, 10.0, -10.0)
+        _, speed, angle, turning = state.T
+        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        push = (force + 0.05 * turning**2 * sine) / 1.1
+        of_angle = (9.8 * sine - cosine * push) / (0.5 * (4 / 3 - cosine**2 * (0.1 / 1.1)))
+        of_cart = push - of_angle * cosine * (0.05 / 1.1)
+        rates = jnp.stack([speed, of_cart, turning, of_angle], 1)
+        new = state + 0.02 * rates
+        falls = jnp.abs(new[:, 2]) > 0.2
+        return jnp.where(falls[:, None], 0.01, new), (state, action, falls)
+
+    return lax.scan(step, states * 0.05, jax.random.split(jax.random.key(0), 128))
+
+
+def _viterbi(emissions, transitions):
+    def step(best, emission):
+        scores = best[:, None] + transitions
+        return scores.max(0) + emission, scores.argmax(0)
+
+    return lax.scan(step, jnp.zeros(len(transitions)), emissions)
+
+
+def _time_warping(a, b):
+    def row(above, costs):
+        def cell(left, costs_and_above):
+            cost, up, diagonal = costs_and_above
+            value = cost + jnp.minimum(jnp.minimum(left, up), diagonal)
+            return value, value
+
+        _, found = lax.scan(cell, jnp.inf, (costs, above[1:], above[:-1]))
+        return jnp.concatenate([jnp.array([jnp.inf]), found]), None
+
+    first = jnp.full(len(a) + 1, jnp.inf).at[0].set(0)
+    return lax.scan(row, first, (a[:, None] - b) ** 2)[0][-1]
+
+
+def _lbfgs(x):
+    """Twenty steps of Optax's L-BFGS on Rosenbrock's function."""
+    optimizer = optax.lbfgs()
+
+    def loss(x):
+        return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+
+    def step(_, state):
+        x, optimizer_state = state
+        value, slope = optax.value_and_grad_from_state(loss)(x, state=optimizer_state)
+        updates, optimizer_state = optimizer.update(
+            slope, optimizer_state, x, value=value, grad=slope, value_fn=loss
+        )
+        return optax.apply_updates(x, updates), optimizer_state
+
+    return lax.fori_loop(0, 20, step, (x, optimizer.init(x)))[0]
+
+
 def loops() -> list[Case]:
     return [
         *(
@@ -307,6 +366,10 @@ def loops() -> list[Case]:
             _training_loop,
             *((784, 128), (128, 10), (20, 64, 784), (20, 64, 10)),
         ),
+        given("rollout of 64 carts, 128 steps", _rollout, (64, 4), (4, 32), (32, 2)),
+        given("Viterbi, 200 x 16", _viterbi, (200, 16), (16, 16)),
+        given("time warping, 64 x 64", _time_warping, (64,), (64,)),
+        given("L-BFGS, 20 steps, 20 variables", _lbfgs, (20,)),
     ]
 
 

@@ -32,6 +32,7 @@ _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _MOVES = frozenset(
     (
         *("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate", "stack"),
+        *("unstack", "stop_gradient", "name"),
         PREFIX + "scatter",
     )
 )
@@ -63,6 +64,14 @@ def _operations_of(loop) -> Iterator[Any]:
         yield from _operations(loop.params[name])
 
 
+def _moves(operation) -> bool:
+    """Whether an operation gives elements as they are, or canonical."""
+    name = operation.primitive.name
+    if name == "convert_element_type":  # of a weak type
+        return operation.invars[0].aval.dtype == operation.outvars[0].aval.dtype
+    return is_move(operation) or name in _MOVES | _GUARDS
+
+
 def _is_short(operation) -> bool:
     """Whether XLA is fast at an operation on few elements."""
     primitive = operation.primitive
@@ -73,15 +82,14 @@ def _is_short(operation) -> bool:
         return is_small and operation.params["contraction"] == "sequential"
     if primitive in _REDUCTIONS:
         return operation.params.get("accumulation", "pairwise") == "pairwise"
-    if is_move(operation) or primitive.name in _MOVES | _GUARDS:
+    if _moves(operation):
         return True
     return function_of(operation) is not None and not is_long(operation)
 
 
 def _without_rounding(operation) -> bool:
     """Whether an operation rounds no numbers: it moves, chooses, compares, or has integers."""
-    name = operation.primitive.name
-    if is_move(operation) or name in _MOVES | _GUARDS | _CHOOSING:
+    if _moves(operation) or operation.primitive.name in _CHOOSING:
         return True
     rounds = any(is_inexact(v.aval) for v in operation.outvars)
     return not rounds and function_of(operation) is not None

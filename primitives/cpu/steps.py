@@ -292,6 +292,22 @@ def _stack(equation) -> list[Step] | None:
     return None if None in steps else steps
 
 
+def _unstack(equation) -> list[Step] | None:
+    (x,), axis = equation.invars, equation.params["axis"]
+    source = row_major(x.aval.shape)
+    others = [*source[:axis], *source[axis + 1 :]]
+    steps = [
+        _window(
+            [x],
+            result,
+            zip(result.aval.shape, others, row_major(result.aval.shape), strict=True),
+            source=i * source[axis],
+        )
+        for i, result in enumerate(equation.outvars)
+    ]
+    return None if None in steps else steps
+
+
 def _position(equation) -> list[Step] | None:
     (x,), (result,) = equation.invars, equation.outvars
     dtypes = x.aval.dtype, result.aval.dtype
@@ -325,5 +341,6 @@ _MAKERS = {
     "dynamic_update_slice": _dynamic_update_slice,
     "transpose": _transpose,
     "stack": _stack,
+    "unstack": _unstack,
     "iota": _iota,
 }

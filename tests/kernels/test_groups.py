@@ -591,17 +591,20 @@ APART = [
     ((7, 1, 9), (0, 2)),
     ((6, 5, 4, 3), (1, 3)),
 ]
+#: Of runs that are copied, and longer ones, which are read where they are, from different places on.
+LONG = [((70, 3, 60, 50), (0, 2, 3)), ((9, 3, 70, 71), (0, 2, 3)), ((129, 2, 4500), (0, 2))]
 
 
 @pytest.mark.parametrize("accumulation", ["pairwise", "sequential", "order_independent", "exact"])
-@pytest.mark.parametrize(("shape", "axes"), [*APART, ((70, 3, 60, 50), (0, 2, 3))], ids=str)
+@pytest.mark.parametrize(("shape", "axes"), [*APART, *LONG], ids=str)
 def test_sums_over_axes_apart(shape, axes, accumulation):
     """What is in memory is read in the order of the terms; sequential sums are XLA's transposes."""
     x = floats(int(np.prod(shape)), 1).reshape(shape)
 
     def sums(x):
         explicit = repjax.lax.reduce_sum(x, axes, accumulation=accumulation)
-        return explicit, x.sum(axes), (x * x - x).sum(axes)
+        others = (x * x - x).sum(axes), (x * x).sum(axes), x.max(axes)
+        return explicit, x.sum(axes), *others
 
     def function(x):
         return jax.tree.leaves(repjax.reproducible(lambda x: sums(x), accumulation=accumulation)(x))
