@@ -591,7 +591,7 @@ APART = [
     ((7, 1, 9), (0, 2)),
     ((6, 5, 4, 3), (1, 3)),
 ]
-#: Of runs that are copied, and longer ones, which are read where they are, from different places on.
+#: Of runs that are copied, and longer ones, which are read where they are.
 LONG = [((70, 3, 60, 50), (0, 2, 3)), ((9, 3, 70, 71), (0, 2, 3)), ((129, 2, 4500), (0, 2))]
 
 
