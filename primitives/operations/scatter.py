@@ -272,11 +272,25 @@ def _add_exactly(operand, indices, updates, numbers, *, mode, odd=False, **optio
     return accumulators.rounded(totals, special, accumulators.SUMS, odd)
 
 
-def _add_window(operand, indices, updates, numbers, mode):
-    """The scatter-add of one window, whose updates cannot meet."""
-    before = _gather_like(updates, operand, indices, numbers, mode=mode)
-    after = canonical.flush(lax.add(before, canonical.guard(updates)))  # as a sum of one update
-    return lax.scatter(operand, indices, after, numbers, unique_indices=True, mode=mode)
+def _with_window(operand, indices, updates, numbers, mode, change):
+    """``operand`` with ``change(window, updates)`` where its only window is.
+
+    As slices, which XLA makes parts of loops, and writes in their place.
+    """
+    starts = _starts(operand.shape, indices, numbers, mode)
+    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    new = iter(updates.shape[d] for d in numbers.update_window_dims)
+    sizes = [1 if d in single else next(new) for d in range(operand.ndim)]
+    zero = np.int32(0)
+    starts = [lax.reshape(starts[d], ()) if d in starts else zero for d in range(operand.ndim)]
+    window = lax.dynamic_slice(operand, starts, sizes)
+    changed = change(window, lax.reshape(updates, sizes))
+    if mode == lax.GatherScatterMode.FILL_OR_DROP:
+        bounds = zip(starts, operand.shape, sizes, strict=True)
+        inside = [(start >= 0) & (start <= n - size) for start, n, size in bounds]
+        is_inside = functools.reduce(lax.bitwise_and, inside, np.bool_(True))
+        changed = lax.select(is_inside, changed, window)
+    return lax.dynamic_update_slice(operand, changed, starts)
 
 
 def scatter_add_body(
@@ -299,7 +313,11 @@ def scatter_add_body(
         placed = _one_hot(operand.shape, indices, updates, dimension_numbers, mode)
         return canonical.flush(lax.add(operand, placed))
     if math.prod(indices.shape[:-1]) == 1:
-        return _add_window(operand, indices, updates, dimension_numbers, mode)
+
+        def add(before, updates):  # as a sum of one update
+            return canonical.flush(lax.add(before, canonical.guard(updates)))
+
+        return _with_window(operand, indices, updates, dimension_numbers, mode, add)
     precision = grid_precision(math.prod(indices.shape[:-1]))
     in_rows = as_rows(operand, indices, updates, dimension_numbers, mode)
     if in_rows is not None:
@@ -345,8 +363,8 @@ def scatter_body(operand, indices, updates, *, dimension_numbers, mode, **_):
     if 0 in updates.shape or 0 in operand.shape:
         return operand
     if math.prod(indices.shape[:-1]) == 1:
-        return lax.scatter(
-            operand, indices, updates, dimension_numbers, unique_indices=True, mode=mode
+        return _with_window(
+            operand, indices, updates, dimension_numbers, mode, lambda _, updates: updates
         )
 
     in_rows = as_rows(operand, indices, updates, dimension_numbers, mode)
