@@ -307,6 +307,7 @@ class _Once(NamedTuple):
 
 
 def _choice(equation) -> list[Step] | None:
+    """A ``cond``: its branches take the same operands, and each has constants of its own."""
     (index, *operands), results = equation.invars, equation.outvars
     params = {"length": 1, "reverse": False, "num_consts": len(operands), "num_carry": 0}
     programs = list(map(_program, equation.params["branches"]))

@@ -96,7 +96,9 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
         groups.decode(words.data(), words.size());
         return true;
       });
-  if (!groups->fits(args.size(), rets.size())) return ffi::Error::InvalidArgument("the bytecode is for other operands");
+  if (!groups->fits(args.size(), rets.size())) {
+    return ffi::Error::InvalidArgument("the bytecode is for other operands");
+  }
   groups->compute(&pool, operands_of(args).data(), results_of(rets).data());
   return ffi::Error::Success();
 }

@@ -291,7 +291,8 @@ static int64_t next_above(const float* x, int64_t at, int64_t n, int32_t key) {
     REPJAX_JOINS(function, Summed::kElements), REPJAX_JOINS(function, Summed::kRawElements),         \
         REPJAX_JOINS(function, Summed::kSquares)                                             \
   }
-static const Sums kSums = {kLanes, REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_apart), REPJAX_TERMS(pairwise_rows), sequential,
-                           sequential_row, next_above};
+static const Sums kSums = {
+    kLanes,     REPJAX_TERMS(pairwise), REPJAX_TERMS(pairwise_apart), REPJAX_TERMS(pairwise_rows),
+    sequential, sequential_row,         next_above};
 #undef REPJAX_TERMS
 #undef REPJAX_JOINS
