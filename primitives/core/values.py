@@ -20,6 +20,11 @@ def is_complex(aval) -> bool:
     return dtype is not None and jax.dtypes.issubdtype(dtype, np.complexfloating)
 
 
+def is_threefry(dtype) -> bool:
+    """Whether it is that of keys of Threefry, of two words each."""
+    return str(dtype) == "key<fry>"
+
+
 def canonicalize(x):
     """The canonical value of ``x``; anything but a floating-point or complex64 array passes."""
     aval = jax.typeof(x)

@@ -18,16 +18,8 @@ from jax.extend.core import Literal
 
 from repjax.primitives.core.programs import carried, open_jaxpr
 from repjax.primitives.core.sizes import row_major
-from repjax.primitives.cpu.steps import (
-    CHOICE,
-    COPY,
-    KEEP,
-    LOOP,
-    Step,
-    constant,
-    size_in_bytes,
-    steps_of,
-)
+from repjax.primitives.core.values import is_threefry
+from repjax.primitives.cpu.steps import CHOICE, COPY, KEEP, LOOP, Step, size_in_bytes, steps_of
 from repjax.primitives.fusion.loops import Loop, loop_p
 from repjax.primitives.fusion.views import DTYPES, Number, long_axes, view_of
 
@@ -68,10 +60,6 @@ class _Place:
 _WORDS = frozenset(("squeeze", "reshape", "expand_dims", "random_wrap", "random_unwrap"))
 
 
-def _is_key(aval) -> bool:
-    return str(aval.dtype) == "key<fry>"
-
-
 def _alias(equation) -> int | None:
     """By how many bytes the result of an equation is behind its operand, as a part of which it
     lies in memory; None if it is none."""
@@ -89,7 +77,9 @@ def _alias(equation) -> int | None:
             return None
         steps = row_major(old)
         return x.aval.dtype.itemsize * sum(map(int.__mul__, map(int, starts), map(int, steps)))
-    if equation.primitive.name in _WORDS and (_is_key(x.aval) or _is_key(result.aval)):
+    if equation.primitive.name in _WORDS and (
+        is_threefry(x.aval.dtype) or is_threefry(result.aval.dtype)
+    ):
         return 0
     view = view_of(equation, {}, False)
     in_order = view and long_axes(new, view.steps) == long_axes(new, row_major(new))
@@ -113,7 +103,9 @@ def _program(closed) -> _Program | None:
     jaxpr, consts = open_jaxpr(closed)
     atoms = [v for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
     atoms += [*jaxpr.invars, *jaxpr.outvars]
-    is_known = all((v.aval.dtype in DTYPES or _is_key(v.aval)) and v.aval.size for v in atoms)
+    is_known = all(
+        (v.aval.dtype in DTYPES or is_threefry(v.aval.dtype)) and v.aval.size for v in atoms
+    )
     if consts or jaxpr.effects or not is_known:
         return None
     aliases, steps = {}, []
@@ -130,7 +122,7 @@ def _program(closed) -> _Program | None:
 
 
 def _without_literals(atoms) -> list[Any]:
-    return [constant(v) if isinstance(v, Literal) else v for v in atoms]
+    return [Number.of(v) if isinstance(v, Literal) else v for v in atoms]
 
 
 def _everywhere(array: int, byte: int = 0) -> _Place:
@@ -351,17 +343,17 @@ def evaluate(*operands, loop: Loop):
     results = [v.aval for v in loop.equation.outvars]
     scratch = jax.ShapeDtypeStruct((loop.code.scratch,), np.uint8)
     call = jax.ffi.ffi_call("repjax_loop", [*map(_words, results), scratch])
-    arrays = [jax.random.key_data(x) if _is_key(x) else x for x in operands]
+    arrays = [jax.random.key_data(x) if is_threefry(x.dtype) else x for x in operands]
     arrays += [constant.value for constant in loop.code.constants]
     *found, _ = call(*arrays, program=np.asarray(loop.code.integers, np.int64))
     return [
-        jax.random.wrap_key_data(x, impl="threefry2x32") if _is_key(aval) else x
+        jax.random.wrap_key_data(x, impl="threefry2x32") if is_threefry(aval.dtype) else x
         for x, aval in zip(found, results, strict=True)
     ]
 
 
 def _words(aval) -> jax.ShapeDtypeStruct:
     """The type of an array as the kernel has it: a key is two words."""
-    if _is_key(aval):
+    if is_threefry(aval.dtype):
         return jax.ShapeDtypeStruct((*aval.shape, 2), np.uint32)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
-from jax.extend.core import Literal
 
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.cpu import groups, library, products, rows, sums
@@ -31,7 +30,7 @@ from repjax.primitives.operations.reductions.extrema import (
     reduce_min_p,
 )
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
-from repjax.primitives.operations.scatter import scatter_p
+from repjax.primitives.operations.scatter import scatter_p, window_sizes
 
 #: What the kernel knows steps and sums by.
 PRODUCT, ELEMENTWISE, SUM, COPY, ROWS, KEEP, MOVE, POSITION, BITS, KEYS, LOOP, CHOICE = range(12)
@@ -53,10 +52,6 @@ class Step(NamedTuple):
 
 def size_in_bytes(aval) -> int:
     return aval.size * aval.dtype.itemsize
-
-
-def constant(literal: Literal) -> Number:
-    return Number(np.asarray(literal.val, literal.aval.dtype).tobytes(), literal.aval.dtype)
 
 
 def steps_of(equation) -> list[Step] | None:
@@ -216,16 +211,17 @@ def _alone(step: Step | None) -> list[Step] | None:
     return step and [step]
 
 
+def _begins(shape, window) -> list[_Begin]:
+    """Of a window in a source of this shape, by an operand for each axis, behind the first one."""
+    sizes = zip(shape, window, row_major(shape), strict=True)
+    return [_Begin(1 + d, 0, n - m, step, 0) for d, (n, m, step) in enumerate(sizes) if n != m]
+
+
 def _dynamic_slice(equation) -> list[Step] | None:
     (x, *_), (result,) = equation.invars, equation.outvars
-    steps, window = row_major(x.aval.shape), result.aval.shape
-    begins = [
-        _Begin(1 + d, 0, n - m, step, 0)
-        for d, (n, m, step) in enumerate(zip(x.aval.shape, window, steps, strict=True))
-        if n != m
-    ]
-    axes = zip(window, steps, row_major(window), strict=True)
-    return _alone(_window(equation.invars, result, axes, begins))
+    shape, window = x.aval.shape, result.aval.shape
+    axes = zip(window, row_major(shape), row_major(window), strict=True)
+    return _alone(_window(equation.invars, result, axes, _begins(shape, window)))
 
 
 def _written(x, update, window, begins, operands, result) -> list[Step] | None:
@@ -240,11 +236,10 @@ def _written(x, update, window, begins, operands, result) -> list[Step] | None:
 
 def _dynamic_update_slice(equation) -> list[Step] | None:
     (x, update, *indices), (result,) = equation.invars, equation.outvars
-    shape, window = x.aval.shape, update.aval.shape
+    window = update.aval.shape
     begins = [
-        _Begin(1 + d, 0, n - m, 0, step)
-        for d, (n, m, step) in enumerate(zip(shape, window, row_major(shape), strict=True))
-        if n != m
+        begin._replace(in_source=0, in_target=begin.in_source)
+        for begin in _begins(x.aval.shape, window)
     ]
     return _written(x, update, window, begins, indices, result)
 
@@ -255,10 +250,7 @@ def _scatter(equation) -> list[Step] | None:
     numbers, mode = equation.params["dimension_numbers"], equation.params["mode"]
     if indices.aval.ndim != 1 or numbers.operand_batching_dims:
         return None
-    shape, of_update = x.aval.shape, iter(update.aval.shape)
-    window = [
-        1 if d in numbers.inserted_window_dims else next(of_update) for d in range(len(shape))
-    ]
+    shape, window = x.aval.shape, window_sizes(x.aval.ndim, update.aval.shape, numbers)
     steps = row_major(shape)
     drops = lax.GatherScatterMode.from_any(mode) == lax.GatherScatterMode.FILL_OR_DROP
     begins = [
@@ -276,35 +268,26 @@ def _transpose(equation) -> list[Step] | None:
     return _alone(_window([x], result, zip(shape, source, row_major(shape), strict=True)))
 
 
+def _without(axis: int, steps) -> list[int]:
+    return [*steps[:axis], *steps[axis + 1 :]]
+
+
 def _stack(equation) -> list[Step] | None:
     (result,), axis = equation.outvars, equation.params["axis"]
-    target = row_major(result.aval.shape)
-    others = [*target[:axis], *target[axis + 1 :]]
-    steps = [
-        _window(
-            [x],
-            result,
-            zip(x.aval.shape, row_major(x.aval.shape), others, strict=True),
-            target=i * target[axis],
-        )
-        for i, x in enumerate(equation.invars)
-    ]
+    target, steps = row_major(result.aval.shape), []
+    for i, x in enumerate(equation.invars):
+        axes = zip(x.aval.shape, row_major(x.aval.shape), _without(axis, target), strict=True)
+        steps.append(_window([x], result, axes, target=i * target[axis]))
     return None if None in steps else steps
 
 
 def _unstack(equation) -> list[Step] | None:
     (x,), axis = equation.invars, equation.params["axis"]
-    source = row_major(x.aval.shape)
-    others = [*source[:axis], *source[axis + 1 :]]
-    steps = [
-        _window(
-            [x],
-            result,
-            zip(result.aval.shape, others, row_major(result.aval.shape), strict=True),
-            source=i * source[axis],
-        )
-        for i, result in enumerate(equation.outvars)
-    ]
+    source, steps = row_major(x.aval.shape), []
+    for i, result in enumerate(equation.outvars):
+        shape = result.aval.shape
+        axes = zip(shape, _without(axis, source), row_major(shape), strict=True)
+        steps.append(_window([x], result, axes, source=i * source[axis]))
     return None if None in steps else steps
 
 

@@ -19,6 +19,7 @@ from repjax.primitives.core.define import kernel_for, lower_body
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.programs import settled
 from repjax.primitives.core.tables import PREFIX
+from repjax.primitives.core.values import is_threefry
 from repjax.primitives.fusion.kernels import Kernels
 
 
@@ -32,7 +33,7 @@ def as_draw(equation, kernels: Kernels):
     if draw is None or not kernels.draws:
         return equation
     key, result = equation.invars[0].aval, equation.outvars[0].aval
-    is_known = str(key.dtype) == "key<fry>" and jax.config.jax_threefry_partitionable
+    is_known = is_threefry(key.dtype) and jax.config.jax_threefry_partitionable
     if not is_known or result.size == 0 or equation.params.get("bit_width", 32) > 32:
         return equation
     return equation.replace(primitive=draw)

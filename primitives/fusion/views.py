@@ -33,6 +33,10 @@ class Number:
     dtype: np.dtype
     shape: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, literal: Literal) -> Number:
+        return cls(np.asarray(literal.val, literal.aval.dtype).tobytes(), literal.aval.dtype)
+
     @property
     def aval(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
@@ -256,7 +260,7 @@ def _seen(atom, views) -> View | Joined:
     """A variable or a literal as a view."""
     if not isinstance(atom, Literal):
         return seen(atom, views)
-    return View(Number(np.asarray(atom.val, atom.aval.dtype).tobytes(), atom.aval.dtype), ())
+    return View(Number.of(atom), ())
 
 
 def _slice(view: View | Joined, begins, ends, strides) -> View | Joined | None:

@@ -16,6 +16,7 @@ from jax.extend.core import primitives as stock
 from repjax.primitives.core.interpret import interpret_function, program
 from repjax.primitives.core.jax_internals import prng
 from repjax.primitives.core.tables import Context, rule
+from repjax.primitives.core.values import is_threefry
 from repjax.primitives.operations.exact import bind_exact
 
 
@@ -55,7 +56,7 @@ def _of_a_generator(context: Context, operands, params):
     avals = [v.aval for v in equation.invars]
     result = equation.outvars[0].aval.dtype
     key = avals[0].dtype if _is_key(avals[0].dtype) else result
-    if str(key) == "key<fry>":
+    if is_threefry(key):
         return bind_exact(context, operands, params)
     impl = key._impl
     arrays = [jax.random.key_data(x) if _is_key(jax.typeof(x).dtype) else x for x in operands]

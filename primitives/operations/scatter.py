@@ -52,11 +52,16 @@ _INFINITE, _NAN = 0x100, 0x200  # above every finite exponent field
 _FEW = 2
 
 
+def window_sizes(ndim: int, updates, numbers) -> tuple[int, ...]:
+    """Of a window along each of so many dimensions of an operand; ``updates`` is a shape."""
+    single = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = iter(updates[d] for d in numbers.update_window_dims)
+    return tuple(1 if d in single else next(window) for d in range(ndim))
+
+
 def _gather_like(updates, operand, indices, numbers, fill_value=0, **options):
     """The elements of ``operand`` that the updates of a scatter reach, as the updates lie."""
-    collapsed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    window = iter(updates.shape[d] for d in numbers.update_window_dims)
-    sizes = tuple(1 if d in collapsed else next(window) for d in range(operand.ndim))
+    sizes = window_sizes(operand.ndim, updates.shape, numbers)
     gather_numbers = lax.GatherDimensionNumbers(
         offset_dims=numbers.update_window_dims,
         collapsed_slice_dims=numbers.inserted_window_dims,
@@ -278,9 +283,7 @@ def _with_window(operand, indices, updates, numbers, mode, change):
     As slices, which XLA makes parts of loops, and writes in their place.
     """
     starts = _starts(operand.shape, indices, numbers, mode)
-    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    new = iter(updates.shape[d] for d in numbers.update_window_dims)
-    sizes = [1 if d in single else next(new) for d in range(operand.ndim)]
+    sizes = window_sizes(operand.ndim, updates.shape, numbers)
     zero = np.int32(0)
     starts = [lax.reshape(starts[d], ()) if d in starts else zero for d in range(operand.ndim)]
     window = lax.dynamic_slice(operand, starts, sizes)
