@@ -19,6 +19,7 @@ from jax.extend.core import Literal
 from repjax.primitives.core.programs import carried, open_jaxpr
 from repjax.primitives.core.sizes import row_major
 from repjax.primitives.core.values import is_threefry
+from repjax.primitives.cpu import short
 from repjax.primitives.cpu.steps import CHOICE, COPY, KEEP, LOOP, Step, size_in_bytes, steps_of
 from repjax.primitives.fusion.loops import Loop, loop_p
 from repjax.primitives.fusion.views import DTYPES, Number, long_axes, view_of
@@ -32,12 +33,13 @@ _LINE = 64  # bytes of the cache
 
 
 class Code(NamedTuple):
-    """A loop as the kernel reads it, the constants that it takes behind its operands, and the bytes
-    that it needs besides its results."""
+    """A loop as the kernel reads it, the constants that it takes behind its operands, the bytes
+    that it needs besides its results, and the nanoseconds that an iteration takes, about."""
 
     integers: list[int]
     constants: list[Number]
     scratch: int
+    nanoseconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +198,7 @@ class _Encoder:
             else:
                 copied.append((v, place))
         steps: list[int] = []
-        for kind, operands, results, integers in program.steps:
+        for kind, operands, results, integers, _ in program.steps:
             places = [*map(self._number_of, operands), *map(self._number_of, results)]
             steps += [kind, len(operands), len(results), len(integers), *places, *integers]
         for v, place in copied:
@@ -204,7 +206,8 @@ class _Encoder:
         return len(program.steps) + len(copied), steps
 
     def _code(self, start: list[int], steps: list[int]) -> Code:
-        return Code([*start, *self.integers, *steps], self.constants, self.scratch)
+        nanoseconds = sum(step.nanoseconds for program in self.programs for step in program.steps)
+        return Code([*start, *self.integers, *steps], self.constants, self.scratch, nanoseconds)
 
 
 class _Scan(_Encoder):
@@ -287,7 +290,8 @@ def _inner_loop(equation) -> list[Step] | None:
         return None
     operands = [*equation.invars, *code.constants]
     results = [*equation.outvars, *_memory(code.scratch)]
-    return [Step(LOOP, operands, results, code.integers)]
+    iterations = short.iterations(equation.params["loop"].equation)
+    return [Step(LOOP, operands, results, code.integers, iterations * code.nanoseconds)]
 
 
 class _Once(NamedTuple):
@@ -315,7 +319,8 @@ def _choice(equation) -> list[Step] | None:
         words += code.integers
     memory = _memory(max(code.scratch for code in codes))
     operands, integers = [index, *operands, *constants], [*integers, *words]
-    return [Step(CHOICE, operands, [*results, *memory], integers)]
+    most = max(code.nanoseconds for code in codes)
+    return [Step(CHOICE, operands, [*results, *memory], integers, most)]
 
 
 _INNER = {loop_p: _inner_loop, "cond": _choice}

@@ -1,7 +1,11 @@
-"""Short loops: of so few elements that XLA makes one function of them, if they call no kernel; and
-loops that round nothing.
+"""Short loops: those that XLA alone computes faster than calls of kernels do; and loops that round
+nothing.
 
-A call of a kernel takes XLA longer than all that such a loop does in an iteration.
+XLA makes one function of a loop of few elements, if it calls no kernel.  A call of a kernel takes
+it longer than all that such a loop does in an iteration.  The kernel for loops (``loops.py``), which
+interprets the body, takes longer for most steps, too, but not for products, whose fused
+multiply-adds are several operations of XLA that wait for each other.  So what an iteration takes is
+estimated for both, by what was measured of each operation.
 """
 
 from __future__ import annotations
@@ -14,31 +18,52 @@ from repjax.primitives.core.programs import open_jaxpr
 from repjax.primitives.core.tables import PREFIX
 from repjax.primitives.core.values import is_inexact
 from repjax.primitives.cpu.bytecode import ELEMENTARY, GRAPHS, OF_TWO, SPECIAL, function_of
+from repjax.primitives.fusion.draws import random_bits_p, random_fold_in_p, random_split_p
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.loops import loop_p
 from repjax.primitives.fusion.views import is_move
 from repjax.primitives.operations.products import dot_general_p, problems
-from repjax.primitives.operations.reductions.extrema import reduce_max_p, reduce_min_p
+from repjax.primitives.operations.reductions.extrema import (
+    argmax_p,
+    argmin_p,
+    reduce_max_p,
+    reduce_min_p,
+)
 from repjax.primitives.operations.reductions.sums import reduce_sum_p
+from repjax.primitives.operations.scatter import scatter_add_p, scatter_p
 
-#: Elements of all results in a body and of what is reduced, and operations that are soon compiled:
-#: XLA makes a function of a loop that reads and writes less than 1024 bytes in an iteration.
-_ELEMENTS, _OPERATIONS = 256, 64
-#: Multiplications of a product, and terms of its chains, whose steps wait for each other.
-_PRODUCT, _CHAIN = 64, 16
+#: Elements of the largest array that a short loop computes; operations, and elementary functions
+#: among these, that are soon compiled: each function takes LLVM some 20 ms.
+_ELEMENTS, _OPERATIONS, _FUNCTIONS = 512, 192, 32
 
 _LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO, *SPECIAL, *GRAPHS))
-_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
+_LONGEST = frozenset(
+    PREFIX + name for name in ("pow", "lgamma", "digamma", "bessel_i0e", "bessel_i1e", *GRAPHS)
+)
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 _MOVES = frozenset(
     (
         *("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate", "stack"),
-        *("unstack", "stop_gradient", "name"),
+        *("unstack", "stop_gradient", "name", "random_wrap", "random_unwrap", "pad", "rev"),
+        *("transpose", "split"),
         PREFIX + "scatter",
     )
 )
 _GUARDS = frozenset(PREFIX + name for name in ("canonicalize", "enter", "leave", "materialize"))
 _CHOOSING = frozenset(("gather", "select_n", "eq_to", "le_to", "lt_to"))
-_REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p)
+_REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p, argmax_p, argmin_p)
+_OF_INTEGERS = frozenset(
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin")
+)
+#: Nanoseconds of an element.
+_ONE_BY_ONE = {"gather": 2, "sort": 10, "cumsum": 5, "cumprod": 5, "cummax": 5, "cummin": 5}
+_ONE_BY_ONE |= {PREFIX + name: time for name, time in _ONE_BY_ONE.items()}
+_DRAWS = (random_bits_p, random_split_p, random_fold_in_p)
+#: What XLA writes a window of in its place: the operand that the window is.
+_WRITERS = {"dynamic_update_slice": 1, PREFIX + "scatter": 2, PREFIX + "scatter_add": 2}
+
+#: Nanoseconds of a call of a kernel that XLA makes; iterations of a while, which nobody knows.
+_CALL, _ITERATIONS = 400, 8
 
 
 def is_long(equation) -> bool:
@@ -46,22 +71,34 @@ def is_long(equation) -> bool:
     return equation.primitive.name in _LONG
 
 
-def _operations(jaxpr) -> Iterator[Any]:
-    """The equations of a program, those in loops and in what is fused one by one."""
+def _operations(jaxpr) -> Iterator[tuple[Any, int]]:
+    """The equations of a program, those in loops and in what is fused one by one, and how often
+    each is computed."""
     for equation in open_jaxpr(jaxpr)[0].eqns:
         flat = [p for x in equation.params.values() for p in (x if isinstance(x, tuple) else [x])]
         inside = [p for p in flat if hasattr(p, "eqns") and not hasattr(p, "jaxpr")]
-        if equation.primitive is loop_p:
-            yield from _operations_of(equation.params["loop"].equation)
+        loop = equation.params["loop"].equation if equation.primitive is loop_p else equation
+        if loop.primitive.name in _BODIES:
+            yield from ((e, iterations(loop) * times) for e, times in _operations_of(loop))
         elif inside:
-            yield from (e for program in inside for e in program.eqns)
+            yield from ((e, 1) for program in inside for e in program.eqns)
         else:
-            yield equation
+            yield equation, 1
 
 
-def _operations_of(loop) -> Iterator[Any]:
+def _operations_of(loop) -> Iterator[tuple[Any, int]]:
+    """Those of an iteration."""
     for name in _BODIES[loop.primitive.name]:
-        yield from _operations(loop.params[name])
+        programs = loop.params[name]
+        for program in programs if isinstance(programs, tuple) else [programs]:
+            yield from _operations(program)
+
+
+def iterations(loop) -> int:
+    """How many iterations a loop has, or is taken to have."""
+    if loop.primitive.name == "cond":
+        return 1
+    return loop.params.get("length", _ITERATIONS)
 
 
 def _moves(operation) -> bool:
@@ -72,19 +109,36 @@ def _moves(operation) -> bool:
     return is_move(operation) or name in _MOVES | _GUARDS
 
 
-def _is_short(operation) -> bool:
-    """Whether XLA is fast at an operation on few elements."""
-    primitive = operation.primitive
+def _made(operation) -> list[Any]:
+    """What takes memory of what an operation gives."""
+    of_window = _WRITERS.get(operation.primitive.name)
+    return operation.outvars if of_window is None else [operation.invars[of_window]]
+
+
+def _by_xla(operation) -> float:
+    """The nanoseconds that XLA takes for an operation on few elements; infinite if unknown."""
+    primitive, elements = operation.primitive, sum(v.aval.size for v in _made(operation))
+    vectors = -(-elements // 16)
     if primitive in (dot_general_p, raw_dot_general_p):
         lhs, rhs = (v.aval for v in operation.invars)
         _, problem = problems.dot_general(lhs, rhs, operation.params["dimension_numbers"])
-        is_small = math.prod(problem.sizes) <= _PRODUCT and problem.sizes[3] <= _CHAIN
-        return is_small and operation.params["contraction"] == "sequential"
-    if primitive in _REDUCTIONS:
-        return operation.params.get("accumulation", "pairwise") == "pairwise"
+        if operation.params["contraction"] != "sequential":
+            return math.inf
+        return max(13 * problem.sizes[3], 4 * math.prod(problem.sizes))
+    if primitive in _REDUCTIONS or primitive.name in _OF_INTEGERS:
+        is_pairwise = operation.params.get("accumulation", "pairwise") == "pairwise"
+        return 5 + operation.invars[0].aval.size / 2 if is_pairwise else math.inf
+    if primitive in (scatter_p, scatter_add_p):
+        return 10 if math.prod(operation.invars[1].aval.shape[:-1]) == 1 else math.inf
+    if primitive in _DRAWS:
+        return 60 + 5 * elements
     if _moves(operation):
-        return True
-    return function_of(operation) is not None and not is_long(operation)
+        return vectors
+    if primitive.name in _ONE_BY_ONE:
+        return _ONE_BY_ONE[primitive.name] * elements
+    if function_of(operation) is None:
+        return math.inf
+    return vectors * (600 if primitive.name in _LONGEST else 30 if is_long(operation) else 2)
 
 
 def _without_rounding(operation) -> bool:
@@ -95,21 +149,26 @@ def _without_rounding(operation) -> bool:
     return not rounds and function_of(operation) is not None
 
 
-def is_short(loop) -> bool:
+def is_short(loop, code) -> bool:
     """Whether a scan or a while is a short loop, or one, as of a search, that rounds nothing.
 
-    XLA fuses what is around a gather with it, where it needs no guards.
+    ``code`` is what the kernel has the loop as, or None.  XLA fuses what is around a gather with
+    it, where it needs no guards.
     """
-    if loop.primitive.name not in _BODIES:
+    if loop.primitive.name not in ("scan", "while"):
         return False
-    operations = list(_operations_of(loop))
+    times_of = list(_operations_of(loop))
+    operations = [e for e, _ in times_of]
+    if any(e.effects for e in operations):
+        return False
     if operations and all(map(_without_rounding, operations)):
-        return not any(e.effects for e in operations)
-    reduced = [v for e in operations if e.primitive in _REDUCTIONS for v in e.invars]
-    results = [v for e in operations for v in e.outvars]
-    return (
-        len(operations) <= _OPERATIONS
-        and sum(v.aval.size for v in (*results, *reduced)) <= _ELEMENTS
-        and not any(e.effects for e in operations)
-        and all(map(_is_short, operations))
-    )
+        return True
+    if (
+        len(operations) > _OPERATIONS
+        or sum(map(is_long, operations)) > _FUNCTIONS
+        or any(v.aval.size > _ELEMENTS for e in operations for v in _made(e))
+    ):
+        return False
+    calls = sum(times for e, times in times_of if not _moves(e))
+    by_kernels = code.nanoseconds if code else _CALL * calls
+    return sum(times * _by_xla(e) for e, times in times_of) < by_kernels

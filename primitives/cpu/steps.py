@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from repjax.primitives.core.sizes import row_major
-from repjax.primitives.cpu import groups, library, products, rows, sums
+from repjax.primitives.cpu import groups, library, products, rows, short, sums
 from repjax.primitives.fusion.draws import random_bits_p, random_fold_in_p, random_split_p
 from repjax.primitives.fusion.entries import raw_dot_general_p
 from repjax.primitives.fusion.exits import ended_p
@@ -41,13 +41,36 @@ _FEW = 1 << 12
 _FEW_BYTES = 1 << 12
 
 
+#: Nanoseconds of a step of few elements, of an operation on a vector of them, and of an elementary
+#: function.
+_NANOSECONDS = {
+    **dict.fromkeys((ELEMENTWISE, MOVE, LOOP, CHOICE), 40),
+    **dict.fromkeys((PRODUCT, POSITION, BITS, KEYS), 60),
+    **dict.fromkeys((COPY, KEEP), 20),
+    **dict.fromkeys((SUM, ROWS), 100),
+}
+_OF_OPERATION, _OF_FUNCTION = 2, 30
+
+
 class Step(NamedTuple):
-    """A call: what it is, the variables that it takes and gives, and its integers."""
+    """A call: what it is, the variables that it takes and gives, its integers, and the nanoseconds
+    that it takes besides those of any such step."""
 
     kind: int
     operands: list[Any]
     results: list[Any]
     integers: list[int]
+    besides: float = 0
+
+    @property
+    def nanoseconds(self) -> float:
+        return _NANOSECONDS[self.kind] + self.besides
+
+
+def _of_operations(equations) -> float:
+    """What they add to the nanoseconds of a step."""
+    times = ((_OF_FUNCTION if short.is_long(e) else _OF_OPERATION, e) for e in equations)
+    return sum(time * -(-e.outvars[0].aval.size // 16) for time, e in times)
 
 
 def size_in_bytes(aval) -> int:
@@ -91,7 +114,8 @@ def _elementwise(equation) -> list[Step]:
         operands, code = _code(group, [next(of_equation) for _ in group.invars])
         taken += operands
         integers += code
-    return [Step(ELEMENTWISE, taken, equation.outvars, integers)]
+    operations = _of_operations(e for group in equation.params["groups"] for e in group.eqns)
+    return [Step(ELEMENTWISE, taken, equation.outvars, integers, operations)]
 
 
 def _sum(equation, operand, taken, code, results) -> list[Step] | None:
@@ -122,7 +146,10 @@ def _group_sum(equation) -> list[Step] | None:
 
 def _rows(equation) -> list[Step] | None:
     positions, integers = rows.encode(equation.params["group"])
-    return None if positions else [Step(ROWS, equation.invars, equation.outvars, integers)]
+    operations = _of_operations(equation.params["group"].eqns)
+    return (
+        None if positions else [Step(ROWS, equation.invars, equation.outvars, integers, operations)]
+    )
 
 
 def _bits(equation) -> list[Step] | None:

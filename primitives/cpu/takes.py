@@ -13,8 +13,8 @@ CPU = Kernels(
     pays=rows.pays,
     is_long=short.is_long,
     reads_raw=True,
-    is_short=short.is_short,
     loop=loops.encode,
+    is_short=short.is_short,
     draws=True,
     large=library.LARGE,
 )

@@ -19,8 +19,8 @@ class Kernels:
         is faster than XLA.
       is_long: whether an elementwise equation takes as long as many additions.
       reads_raw: whether products take operands that are not canonical.
-      is_short: whether XLA computes a loop faster without kernels.
       loop: what the kernel for loops knows a loop by, or None if it cannot compute the loop.
+      is_short: whether XLA computes a loop, which the kernel knows by that, faster without kernels.
       draws: whether they draw random bits.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.
@@ -32,7 +32,7 @@ class Kernels:
     pays: Callable[[list[Any], Callable[[Any], list[Any]]], bool] = lambda equations, makers: True
     is_long: Callable[[Any], bool] = lambda equation: False
     reads_raw: bool = False
-    is_short: Callable[[Any], bool] = lambda equation: False
     loop: Callable[[Any], Any] = lambda equation: None
+    is_short: Callable[[Any, Any], bool] = lambda equation, code: False
     draws: bool = False
     large: int | None = None

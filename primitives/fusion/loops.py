@@ -27,10 +27,12 @@ from repjax.primitives.fusion.kernels import Kernels
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """The equation of a loop, and what the kernel knows it by; None: it is XLA's alone."""
+    """The equation of a loop, and what the kernel knows it by, or None; and whether it is short,
+    which XLA alone computes, unless it is in a loop of the kernel."""
 
     equation: Any
     code: Any | None
+    is_short: bool
     kernels: Kernels
 
     def bind(self, see) -> list[Any]:
@@ -44,12 +46,11 @@ class Loop:
 
 def loop_of(equation, kernels: Kernels) -> Loop | None:
     """An equation as a loop, if it is a short one, or one that the kernel can compute."""
-    if kernels.is_short(equation):
-        return Loop(equation, None, kernels)
     if equation.primitive.name not in ("scan", "while"):
         return None
     code = kernels.loop(equation)
-    return None if code is None else Loop(equation, code, kernels)
+    is_short = kernels.is_short(equation, code)
+    return Loop(equation, code, is_short, kernels) if is_short or code is not None else None
 
 
 def as_stock(equation):
@@ -75,11 +76,10 @@ def _run_stock(*operands, loop: Loop) -> list[Any]:
 
 def _lower(ctx, *operands, loop: Loop, platform=None):
     """To the kernel where there is one, else to the scan or the while."""
-    is_short = loop.code is None
-    kernel = kernel_for(loop_p, platform, ctx) if platform and not is_short else None
+    kernel = kernel_for(loop_p, platform, ctx) if platform and not loop.is_short else None
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=True, loop=loop)
-    alone = without_kernels(ctx) if platform and is_short else contextlib.nullcontext(ctx)
+    alone = without_kernels(ctx) if platform and loop.is_short else contextlib.nullcontext(ctx)
     with alone as ctx, settled():
         return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
 

@@ -59,6 +59,21 @@ def test_raw_operands_have_the_bits_of_canonical_ones(shape, flipped):
                 assert_same_bits(actual, expected)
 
 
+@pytest.mark.parametrize("shape", [(70, 5), (3000, 40)])
+def test_one_subnormal_in_a_group_is_found(shape):
+    numbers = (((1,), (1,)), ((0,), (0,)))
+    huge = np.float32(2.0**127)
+    for at in (0, 33, shape[0] - 1):
+        lhs, rhs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        lhs[at, -1], rhs[at, -1] = huge, 2.0**-130
+        expected = run(products.dot_general, lhs, canonical(rhs), dimension_numbers=numbers)
+        wrong = run(products.dot_general, lhs, rhs, dimension_numbers=numbers)
+        for _ in each_instruction_set():
+            raw = run(products.dot_general, lhs, rhs, dimension_numbers=numbers, raw=(False, True))
+            assert_same_bits(raw, expected)
+        assert (wrong != expected).any()
+
+
 def test_one_subnormal_in_a_block_is_found():
     """Wherever it is, and whatever it meets; taken for what it is, it changes the result."""
     huge = np.float32(2.0**127)

@@ -396,7 +396,7 @@ def test_what_no_one_needs_is_no_kernel():
         return lax.while_loop(lambda s: s[0] < 3, step, (0, x))
 
     assert "repjax_rows" not in lowered(program, matrix(N)).as_text()
-    compare(program, matrix(N))
+    compare(program, matrix(N), calls=0)  # it is short
 
 
 def test_a_large_while_writes_its_state_in_place():
@@ -522,7 +522,37 @@ def _loops_of_loops(x):
     return lax.fori_loop(0, 3, lambda i, x: _powers(x).sum() + x * i.astype(np.float32), x)
 
 
-SHORT = [_newton, _powers, _rows_one_by_one, _loops_of_loops]
+def _functions(x):
+    return lax.fori_loop(0, 3, lambda i, y: jnp.sin(y) * jnp.exp(-x) + jax.nn.softmax(y), x)
+
+
+def _table(x):
+    """Reads and writes of a table, of more elements than a short loop computes, at drawn places."""
+
+    def step(carry, key):
+        table, at = carry
+        k, other = jax.random.split(key)
+        i = jax.random.randint(k, (), -2, 1002)  # also out of bounds
+        best = jnp.argmax(table[at] + jax.random.uniform(other, (8,)))
+        table = table.at[at, best].add(x[0] + table[i].max()).at[i, 0].set(x[1])
+        return (table, i), best
+
+    start = jnp.broadcast_to(x, (1000, 8)), 3
+    (table, _), best = lax.scan(step, start, jax.random.split(KEY, 5))
+    return table[3], best
+
+
+def _sorted(x):
+    def step(i, y):
+        y = jnp.sort(y)[::-1] + jnp.cumsum(y) * 0.5
+        return lax.cond(
+            y[0] > y[1], lambda y: y[jnp.array([3, 1, 2, 0, 4, 5, 6, 7])], jnp.negative, y
+        )
+
+    return lax.fori_loop(0, 3, step, x)
+
+
+SHORT = [_newton, _powers, _rows_one_by_one, _loops_of_loops, _functions, _table, _sorted]
 
 
 @pytest.mark.parametrize("program", SHORT)
@@ -546,7 +576,7 @@ def test_short_loops_call_no_kernel(program):
 @pytest.mark.parametrize(
     "step",
     [
-        jnp.exp,  # which XLA compiles and computes more slowly
+        lax.lgamma,  # which XLA computes more slowly
         lambda x: x.at[jnp.array([1, 1])].add(x[:2]),
         lambda x: jnp.tile(x, 40).reshape(-1, x.size).sum(0),  # not few elements
         lambda x: x @ jnp.outer(x, x),  # nor few multiplications
@@ -560,6 +590,16 @@ def test_other_loops_call_kernels(step):
     text = lowered(program, x).as_text()
     assert KERNEL in text or "custom_call @repjax" in text.split("stablehlo.while", 1)[1]
     jax.tree.map(assert_same_bits, lowered(program, x).compile()(x), without_kernel(program, x))
+
+
+def test_a_short_loop_in_one_of_the_kernel_is_a_part_of_it():
+    def program(w, x):
+        def step(x, _):
+            return lax.fori_loop(0, 3, lambda i, y: jnp.exp(-y) + x, x) @ w, x.sum()
+
+        return lax.scan(step, x, None, length=4)
+
+    compare(program, matrix(N, N), matrix(N, seed=2))
 
 
 def test_searches_call_no_kernel():

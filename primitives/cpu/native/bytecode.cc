@@ -11,7 +11,6 @@
 namespace repjax {
 namespace {
 
-constexpr int64_t kShort = 64;      // the most registers of one vector each
 constexpr int64_t kFew = 8;         // the most registers of long blocks, which stay in the cache
 
 // The registers of a thread, which keeps them, since getting memory takes longer than little
@@ -390,39 +389,45 @@ uint64_t find_plain(const Bytecode& code) {
   return found;
 }
 
-// What fits into a vector, with registers of one: most of what little bytecode takes is else to look
-// after longer ones.
-void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t count) {
-  alignas(64) int32_t lines[kShort * kMostLanes];
+}  // namespace
+
+bool is_short(const Bytecode& code, const Elementwise& set, int64_t count) {
+  constexpr int64_t kBlocks = 4;
+  const int64_t most = kBlocks * kShortVectors * set.lanes;
+  return count > 0 && count <= most && code.registers <= kShort && code.row == 0;
+}
+
+void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
+  const int64_t most = line_of(set, end - begin);
+  for (; end - begin > most; begin += most) evaluate_short(code, set, begin, begin + most);
+  ShortLines lines;
   Few ends[kShort];
-  const int64_t lanes = set.lanes, inputs = code.input_count, outputs = code.output_count;
+  const int64_t inputs = code.input_count, outputs = code.output_count;
+  const int64_t count = end - begin, length = line_of(set, count);
   for (int64_t i = 0; i < inputs; ++i) {
     const Input& input = code.inputs[i];
-    int32_t* const line = lines + i * lanes;
+    int32_t* const line = lines.elements + i * length;
     const int64_t together = input.scalar() ? -input.origin : input.together(begin, count);
     if (input.storage == kWord && (input.scalar() || together >= 0)) {
       auto* const data = static_cast<int32_t*>(const_cast<void*>(input.data));
       ends[i] = {data + together, input.scalar() ? 1 : count};
     } else {
-      ends[i] = {line, load(input, set, begin, count, line).same ? lanes : count};
+      ends[i] = {line, load(input, set, begin, count, line).same ? 1 : count};
     }
   }
   for (int64_t i = 0; i < outputs; ++i) {
     const Output& output = code.outputs[i];
-    int32_t* const line = lines + (inputs + i) * lanes;
+    int32_t* const line = lines.elements + (inputs + i) * length;
     auto* const data = static_cast<int32_t*>(output.data) - output.origin + begin;
     ends[inputs + i] = {output.storage == kWord ? data : line, count};
   }
-  set.run({code.instructions, code.constants, ends, code.instruction_count, code.constant_count,
-           inputs, outputs}, lines);
+  run_short(code, set, ends, count, lines);
   for (int64_t i = 0; i < outputs; ++i) {
     if (code.outputs[i].storage == kWord) continue;
-    const int32_t* const line = lines + (inputs + i) * lanes;
-    store(code.outputs[i], set, line - lanes, line, count, begin);
+    const int32_t* const line = lines.elements + (inputs + i) * length;
+    store(code.outputs[i], set, line - length, line, count, begin);
   }
 }
-
-}  // namespace
 
 Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   Bytecode code;
@@ -516,10 +521,7 @@ void take_operands(Input* inputs, int64_t count, const void* const* operands) {
 
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
   const IeeeArithmetic ieee;
-  const int64_t count = end - begin;
-  if (count > 0 && count <= set.lanes && code.registers <= kShort && code.row == 0) {
-    return evaluate_short(code, set, begin, count);
-  }
+  if (is_short(code, set, end - begin)) return evaluate_short(code, set, begin, end);
   const int64_t lanes = set.lanes;  // a power of two: of little bytecode, divisions are what is slow
   const auto whole = [=](int64_t n) { return (n + lanes - 1) & -lanes; };
   const auto is_whole = [=](int64_t n) { return (n & (lanes - 1)) == 0; };

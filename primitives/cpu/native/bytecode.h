@@ -44,8 +44,8 @@
 
 namespace repjax {
 
-constexpr int64_t kMostLanes = 16;  // of a vector
 constexpr int64_t kBlock = 1024, kLongBlock = 2048;  // elements of a register, at most
+constexpr int64_t kShort = 64;       // the most registers of short code
 
 constexpr int64_t bytes_of(Storage storage) {
   return storage == kWord ? 4 : storage == kHalf ? 2 : 1;
@@ -78,8 +78,9 @@ struct Input {
   // Where the elements of a block from `begin` on are, if they lie together, or -1.
   int64_t together(int64_t begin, int64_t count) const {
     if (contiguous()) return begin - origin;
-    const bool in_row = row() && begin % axes[1].size + count <= axes[1].size;
-    return in_row ? begin % axes[1].size - origin : -1;
+    if (!row()) return -1;
+    const int64_t first = begin == 0 ? 0 : begin % axes[1].size;
+    return first + count <= axes[1].size ? first - origin : -1;
   }
 };
 
@@ -183,7 +184,25 @@ xla::ffi::Error row_group(xla::ffi::ThreadPool* pool, const void* const* operand
                           size_t operand_count, void* const* results, size_t result_count,
                           xla::ffi::Span<const int64_t> encoded);
 
-// Computes the elements [begin, end) of the outputs.
+// Short code: of few vectors, most of whose time is else to look after longer ones.  Its registers are lines of
+// one vector, or of several.
+struct ShortLines {
+  alignas(64) int32_t elements[kShort * kShortVectors * kMostLanes];
+};
+inline int64_t line_of(const Elementwise& set, int64_t count) {
+  return count <= set.lanes ? set.lanes : kShortVectors * set.lanes;
+}
+inline void run_short(const Bytecode& code, const Elementwise& set, const Few* ends, int64_t count,
+                      ShortLines& lines) {
+  set.run[count > set.lanes]({code.instructions, code.constants, ends, code.instruction_count,
+                              code.constant_count, code.input_count, code.output_count, count},
+                             lines.elements);
+}
+// Whether it is short, of so many elements.
+bool is_short(const Bytecode& code, const Elementwise& set, int64_t count);
+// Computes the elements [begin, end) of the outputs; those of `short` code in the caller's arithmetic, which is
+// IEEE's.
+void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);
 
 }  // namespace repjax

@@ -703,27 +703,48 @@ static inline Bits load_few(Few x) {
   return where(lanes < fill(x.count), elements, first);
 }
 
+// In registers of so many vectors.
+template <int kVectors>
 static void run(const Short& code, int32_t* lines) {
-  const auto line = [=](int64_t r) { return lines + r * kLanes; };
-  const auto get = [=](int64_t r) __attribute__((always_inline)) {
+  constexpr int64_t kLine = kVectors * kLanes;
+  const int64_t whole = (code.elements + kLanes - 1) / kLanes * kLanes;
+  const auto line = [=](int64_t r) { return lines + r * kLine; };
+  const auto set = [=](int32_t* to, Bits x) __attribute__((always_inline)) {
+    __builtin_memcpy(to, &x, sizeof x);
+  };
+  const auto get = [=](const int32_t* from) __attribute__((always_inline)) {
     Bits x;
-    __builtin_memcpy(&x, line(r), sizeof x);
+    __builtin_memcpy(&x, from, sizeof x);
     return x;
   };
-  const auto set = [=](int64_t r, Bits x) __attribute__((always_inline)) {
-    __builtin_memcpy(line(r), &x, sizeof x);
-  };
   for (int64_t i = 0; i < code.constant_count; ++i) {
-    set(code.constants[i].to, fill(code.constants[i].bits));
+    const Bits x = fill(code.constants[i].bits);
+    for (int v = 0; v < kVectors; ++v) set(line(code.constants[i].to) + v * kLanes, x);
   }
-  for (int64_t i = 0; i < code.input_count; ++i) set(i, load_few(code.ends[i]));
+  for (int64_t i = 0; i < code.input_count; ++i) {
+    const Few from = code.ends[i];
+    if (kVectors == 1 || from.count == 1) {
+      const Bits x = load_few(from);
+      for (int v = 0; v < kVectors; ++v) set(line(i) + v * kLanes, x);
+      continue;
+    }
+    for (int64_t at = 0; at < kLine; at += kLanes) {
+      const int64_t here = at < from.count ? std::min<int64_t>(from.count - at, kLanes) : 1;
+      set(line(i) + at, load_few({from.at + (at < from.count ? at : 0), here}));
+    }
+  }
   Operand terms[kMostTerms];
   int64_t held = 0;
   for (int64_t i = 0; i < code.instruction_count; ++i) {
     const Instruction& x = code.instructions[i];
     const auto operation = Operation(x.operation);
     const auto each = [&](auto function) __attribute__((always_inline)) {
-      set(x.to, function(get(x.from[0]), get(x.from[1]), get(x.from[2])));
+      int32_t* const to = line(x.to);
+      const int32_t *const a = line(x.from[0]), *const b = line(x.from[1]), *const c = line(x.from[2]);
+#pragma GCC unroll 4
+      for (int64_t at = 0; at < kLine; at += kLanes) {
+        set(to + at, function(get(a + at), get(b + at), get(c + at)));
+      }
     };
     each_of(operation, each, [&] {
       const auto operand = [=](int64_t r) { return Operand{line(r), false}; };
@@ -731,20 +752,20 @@ static void run(const Short& code, int32_t* lines) {
         terms[held++] = operand(x.from[0]);
       } else if (operation == Operation::add_n || operation == Operation::add_n_odd) {
         for (const int64_t from : x.from) terms[held++] = operand(from);
-        add_n(operation == Operation::add_n_odd, terms, held, kLanes, line(x.to));
+        add_n(operation == Operation::add_n_odd, terms, held, kLine, line(x.to));
         held = 0;
-      } else {
-        apply_function(operation, kLanes, operand(x.from[0]), operand(x.from[1]),
+      } else {  // of the vectors that have elements
+        apply_function(operation, whole, operand(x.from[0]), operand(x.from[1]),
                        operand(x.from[2]), line(x.to));
       }
     });
   }
   for (int64_t i = code.input_count; i < code.input_count + code.output_count; ++i) {
-    copy_words(line(i), code.ends[i].count, code.ends[i].at);
+    copy_words(line(i), code.elements, code.ends[i].at);
   }
 }
 
 constexpr Elementwise kElementwise = {
     kLanes,        apply,          apply_and_look, apply_pair, add_n,
     load_elements, store_elements, store_pairs,    kClasses ? are_canonical : nullptr,
-    run};
+    {run<1>, run<kShortVectors>}};

@@ -294,6 +294,36 @@ static void narrow(int64_t rows, int64_t terms, const float* lhs, int64_t of_row
   }
 }
 
+// Chains side by side: *to[i] is that of x[i][k] * y[i][k], up to kLanes of them.
+static void chains(int64_t count, int64_t terms, const float* const* x, const float* const* y,
+                   float* const* to) {
+  Vector s = {};
+  const bool one_by_one = kFused && terms < kLanes / 2;  // the processor overlaps so short ones
+  if (one_by_one) {
+    for (int64_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int64_t k = 0; k < terms; ++k) sum = __builtin_fmaf(x[i][k], y[i][k], sum);
+      s[i] = sum;
+    }
+  }
+  for (int64_t k = one_by_one ? terms : 0; k < terms; k += kLanes) {
+    const int64_t here = std::min<int64_t>(kLanes, terms - k);
+    Vector a[kLanes], b[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      const int64_t row = std::min<int64_t>(i, count - 1);
+      a[i] = here == kLanes ? load(x[row] + k) : load_part(x[row] + k, here);
+      b[i] = here == kLanes ? load(y[row] + k) : load_part(y[row] + k, here);
+    }
+    transpose(a);  // now an element for each chain
+    transpose(b);
+    for (int i = 0; i < here; ++i) s = fma(a[i], b[i], s);
+  }
+  float results[kLanes];
+  end(results, s, true, true);
+  for (int64_t i = 0; i < count; ++i) *to[i] = results[i];
+}
+
 #include "steps-inl.h"
 
 template <bool raw>
@@ -309,4 +339,5 @@ static const Chains kChains = {kLanes,
                                row,
                                narrow,
                                {pack<false>, pack<true>},
+                               chains,
                                {chain<false>, chain<true>}};

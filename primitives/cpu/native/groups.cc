@@ -53,6 +53,42 @@ void Groups::decode(const int64_t* words, size_t count) {
   operands_ = count_operands(inputs_.data(), inputs_.size());
   results_ = std::count_if(outputs_.begin(), outputs_.end(), is_first);
   divide();
+  find_ends();
+}
+
+void Groups::find_ends() {
+  ends_.clear();
+  const Bytecode& code = groups_[0];
+  if (groups_.size() > 1 || !is_short(code, instruction_set().elementwise, code.size)) return;
+  const bool are_words = std::all_of(outputs_.begin(), outputs_.end(),
+                                     [](const Output& output) { return output.storage == kWord; });
+  if (!are_words) return;
+  for (const Input& input : inputs_) {
+    const int64_t together = input.parts ? -1 : input.scalar() ? 0 : input.together(0, code.size);
+    if (input.storage != kWord || together < 0) return ends_.clear();
+    ends_.push_back({input.first + together, input.scalar()});
+  }
+}
+
+void Groups::compute_short(const void* const* operands, void* const* results) const {
+  const Elementwise& set = instruction_set().elementwise;
+  const Bytecode& code = groups_[0];
+  const int64_t inputs = code.input_count, outputs = code.output_count;
+  ShortLines lines;
+  Few ends[kShort];
+  const int64_t length = line_of(set, code.size);
+  for (int64_t begin = 0; begin < code.size; begin += length) {
+    const int64_t count = std::min(length, code.size - begin);
+    for (int64_t i = 0; i < inputs; ++i) {
+      const End& end = ends_[i];
+      auto* const data = static_cast<int32_t*>(const_cast<void*>(operands[i])) + end.first;
+      ends[i] = {end.is_number ? data : data + begin, end.is_number ? 1 : count};
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      ends[inputs + i] = {static_cast<int32_t*>(results[i]) + begin, count};
+    }
+    run_short(code, set, ends, count, lines);
+  }
 }
 
 // Into parts for several threads.
@@ -77,11 +113,18 @@ void Groups::divide() {
 }
 
 void Groups::compute(ffi::ThreadPool* pool, const void* const* operands, void* const* results) {
+  if (!ends_.empty()) return compute_short(operands, results);
   take_operands(inputs_.data(), inputs_.size(), operands);
   for (Output& output : outputs_) output.data = is_first(output) ? *results++ : results[-1];
   const Elementwise& set = instruction_set().elementwise;
   const Blocks* const of = parts_.data();
-  if (parts_.size() == 1) return evaluate(*of->code, set, of->begin, of->end);
+  if (operations_ < 2 * kThread) {  // by this thread
+    for (const auto& [code, begin, end] : parts_) {
+      const bool is_short = repjax::is_short(*code, set, end - begin);
+      (is_short ? evaluate_short : evaluate)(*code, set, begin, end);
+    }
+    return;
+  }
   share(pool, parts_.size(), operations_, kThread, [=, &set](int64_t i) {
     evaluate(*of[i].code, set, of[i].begin, of[i].end);
   });
@@ -99,6 +142,7 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   if (!groups->fits(args.size(), rets.size())) {
     return ffi::Error::InvalidArgument("the bytecode is for other operands");
   }
+  const IeeeArithmetic ieee;
   groups->compute(&pool, operands_of(args).data(), results_of(rets).data());
   return ffi::Error::Success();
 }

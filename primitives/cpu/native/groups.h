@@ -20,7 +20,7 @@ class Groups {
   bool fits(int64_t operands, int64_t results) const {
     return operands_ <= operands && results_ <= results;
   }
-  // In as many threads as the groups repay.
+  // In as many threads as the groups repay; this one's arithmetic is IEEE's.
   void compute(xla::ffi::ThreadPool* pool, const void* const* operands, void* const* results);
 
  private:
@@ -34,8 +34,17 @@ class Groups {
   std::vector<Output> outputs_;
   std::vector<Blocks> parts_;
   int64_t operands_, results_, operations_;
+  // Of one short group, all of whose arrays are words that lie together: where they begin in their operands, and
+  // whether they are one number.
+  struct End {
+    int64_t first;
+    bool is_number;
+  };
+  std::vector<End> ends_;
 
   void divide();
+  void find_ends();
+  void compute_short(const void* const* operands, void* const* results) const;
 };
 
 }  // namespace repjax

@@ -13,6 +13,8 @@ namespace repjax {
 
 // Elements are *raw* if they need not be canonical: whoever reads them makes them so.
 
+constexpr int64_t kMostLanes = 16;  // of a vector
+
 // A function that continues the sums of some rows of accumulators over the terms [0, terms).
 template <class Element, class Result>
 struct Tile {
@@ -40,6 +42,9 @@ struct Chains {
   // By whether the elements are raw.
   void (*pack[2])(const float* from, const int64_t* a, int64_t rows, const int64_t* b,
                   int64_t columns, float* to, int64_t width);
+  // Up to a vector of chains: *to[i] is that of x[i][k] * y[i][k].
+  void (*chains)(int64_t count, int64_t terms, const float* const* x, const float* const* y,
+                 float* const* to);
   // A single chain, which goes on from s over terms that lie together; by whether they are raw.
   float (*chain[2])(const float* x, const float* y, int64_t terms, float s);
 };
@@ -333,14 +338,15 @@ struct Few {
   int64_t count;
 };
 
-// Bytecode for no more elements than a vector has.  The first registers are the inputs, the next the
-// outputs; register r is lines[r * lanes].
+// Bytecode for so few elements that registers are of one vector, or of kShortVectors.  The first registers
+// are the inputs, the next the outputs.
 struct Short {
   const Instruction* instructions;
   const Constant* constants;
   const Few* ends;  // of the inputs and the outputs
-  int64_t instruction_count, constant_count, input_count, output_count;
+  int64_t instruction_count, constant_count, input_count, output_count, elements;
 };
+constexpr int kShortVectors = 4;
 
 // elementwise-inl.h: the instructions of bytecode.
 struct Elementwise {
@@ -367,8 +373,8 @@ struct Elementwise {
                       int64_t first);
   // Whether canonicalize would leave these as they are; null where asking takes as long as that.
   bool (*are_canonical)(int64_t count, const int32_t* x);
-  // Computes bytecode by registers of one vector each.
-  void (*run)(const Short& code, int32_t* lines);
+  // Computes bytecode with registers of one vector each, or of kShortVectors.
+  void (*run[2])(const Short& code, int32_t* lines);
 };
 
 // scatter-inl.h: scatter-add.

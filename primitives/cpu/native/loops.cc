@@ -30,10 +30,17 @@ namespace {
 // carries is read while it is made anew; how many bytes further from one iteration to the next; and
 // how many elements it has.
 struct Place {
-  struct {
+  struct At {
     int64_t array, byte;
+    bool operator==(const At& other) const { return array == other.array && byte == other.byte; }
   } first, even, odd;
   int64_t step, count;
+
+  bool moves() const { return step != 0 || !(first == even && first == odd); }
+  char* find(char* const* arrays, int64_t iteration) const {
+    const At& at = iteration == 0 ? first : iteration % 2 ? odd : even;
+    return arrays[at.array] + at.byte + iteration * step;
+  }
 };
 
 struct Loop;
@@ -42,6 +49,7 @@ struct Step {
   int64_t kind, operand_count, result_count, integer_count;
   const int64_t *operands, *results, *integers;  // places; what the call has as attributes
   std::unique_ptr<Groups> groups;
+  std::unique_ptr<SmallProduct> product;  // if it is a small one
   std::vector<Loop> loops;  // one, or those of choices
 };
 
@@ -56,7 +64,9 @@ struct Loop {
   int64_t iterations, looks = 0, in_body, is_next = 0;
   const Place* places;
   int64_t place_count;
+  std::vector<int64_t> moving;  // the places that are elsewhere in other iterations
   std::vector<Step> steps;
+  size_t most_operands = 0, most_results = 0;  // of a step
 
   void decode(const int64_t* words);
 };
@@ -77,14 +87,29 @@ void Loop::decode(const int64_t* next) {
   static_assert(sizeof(Place) == 8 * sizeof(int64_t), "as it is encoded");
   places = reinterpret_cast<const Place*>(next);
   next += 8 * place_count;
+  moving.clear();
+  for (int64_t i = 0; i < place_count; ++i) {
+    if (places[i].moves()) moving.push_back(i);
+  }
   for (Step& step : steps) {
     const int64_t* const operands = next + 4;
     step = {next[0], next[1], next[2], next[3], operands, operands + next[1]};
+    most_operands = std::max<size_t>(most_operands, step.operand_count);
+    most_results = std::max<size_t>(most_results, step.result_count);
     step.integers = step.results + step.result_count;
     next = step.integers + step.integer_count;
     if (step.kind == kElementwise) {
       step.groups = std::make_unique<Groups>();
       step.groups->decode(step.integers, step.integer_count);
+    } else if (step.kind == kProduct) {
+      SmallProduct product;
+      const ffi::Span<const int64_t> problems(step.integers + 1, step.integer_count - 1);
+      const auto count = [&](int64_t place) { return places[place].count; };
+      if (product.decode(instruction_set().floats, problems, count(step.operands[0]),
+                         count(step.operands[1]), count(step.results[0]), step.integers[0] != 0) &&
+          product.work() < 2 * SmallProduct::kThread) {
+        step.product = std::make_unique<SmallProduct>(product);
+      }
     } else if (step.kind == kLoop) {
       step.loops.resize(1);
       step.loops[0].decode(step.integers);
@@ -105,6 +130,14 @@ struct Frame {
   std::vector<const void*> operands;
 
   void add(const void* x) { arrays.push_back(static_cast<char*>(const_cast<void*>(x))); }
+  void reserve(const Loop& loop) {
+    const auto grow = [](auto& x, size_t count) {
+      if (x.size() < count) x.resize(count);
+    };
+    grow(at, loop.place_count);
+    grow(operands, loop.most_operands);
+    grow(results, loop.most_results + 1);
+  }
 };
 // That of a loop within so many others.
 Frame& frame(size_t depth) {
@@ -112,7 +145,6 @@ Frame& frame(size_t depth) {
   while (frames.size() <= depth) frames.emplace_back();
   return frames[depth];
 }
-ffi::Error run_loop(ffi::ThreadPool* pool, const Loop& loop, Frame& frame, size_t depth);
 
 // An axis of a window, and how many bytes are from element to element in the arrays.
 struct Moved {
@@ -200,34 +232,66 @@ void find_positions(const float* x, bool largest, const int64_t* sizes, int32_t*
   }
 }
 
-ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, Frame& here,
-               size_t depth) {
-  auto& [arrays, at, results, operands] = here;
-  operands.resize(step.operand_count);
-  results.resize(step.result_count);
-  for (int64_t i = 0; i < step.operand_count; ++i) operands[i] = at[step.operands[i]];
-  for (int64_t i = 0; i < step.result_count; ++i) results[i] = at[step.results[i]];
+// Runs the loops of a call, which ends at the first error.
+class Runner {
+ public:
+  explicit Runner(ffi::ThreadPool* pool) : pool_(pool) {}
+
+  // Whether there was no error: a loop within so many others, whose arrays the frame has.
+  bool run(const Loop& loop, Frame& here, size_t depth);
+  ffi::Error error() const { return error_; }
+
+ private:
+  ffi::ThreadPool* const pool_;
+  ffi::Error error_;
+
+  bool run(const Step& step, const Place* places, Frame& here, size_t depth);
+  bool keep(ffi::Error error) {
+    if (error.success()) return true;
+    error_ = std::move(error);
+    return false;
+  }
+};
+
+bool Runner::run(const Step& step, const Place* places, Frame& here, size_t depth) {
+  // Read once, since what the steps write might be these addresses.
+  const void** const operands = here.operands.data();
+  void** const results = here.results.data();
+  void* const* const at = here.at.data();
+  const int64_t operand_count = step.operand_count, result_count = step.result_count;
+  const int64_t *const from_places = step.operands, *const to_places = step.results;
+  for (int64_t i = 0; i < operand_count; ++i) operands[i] = at[from_places[i]];
+  for (int64_t i = 0; i < result_count; ++i) results[i] = at[to_places[i]];
   const int64_t* const integers = step.integers;
   const auto from = [&](int64_t i) {
     return ffi::Span<const int64_t>(integers + i, step.integer_count - i);
   };
+  const auto inner_frame = [&]() -> Frame& {
+    Frame& inner = frame(depth + 1);
+    inner.arrays.clear();
+    return inner;
+  };
   switch (step.kind) {
     case kProduct:
-      return sequential_product(pool, static_cast<const float*>(operands[0]),
-                                places[step.operands[0]].count,
+      if (step.product &&
+          step.product->compute(instruction_set().floats, static_cast<const float*>(operands[0]),
                                 static_cast<const float*>(operands[1]),
-                                places[step.operands[1]].count, from(1),
-                                static_cast<float*>(results[0]), places[step.results[0]].count,
-                                integers[0]);
+                                static_cast<float*>(results[0]), 0, step.product->groups())) {
+        return true;
+      }
+      return keep(sequential_product(
+          pool_, static_cast<const float*>(operands[0]), places[step.operands[0]].count,
+          static_cast<const float*>(operands[1]), places[step.operands[1]].count, from(1),
+          static_cast<float*>(results[0]), places[step.results[0]].count, integers[0]));
     case kElementwise:
-      step.groups->compute(pool, operands.data(), results.data());
-      return ffi::Error::Success();
+      step.groups->compute(pool_, operands, results);
+      return true;
     case kSum:
-      return reduce_sum(pool, operands.data(), operands.size(), {integers + 1, 3},
-                        kAccumulations[integers[0]], from(4), static_cast<float*>(results[0]));
+      return keep(reduce_sum(pool_, operands, operand_count, {integers + 1, 3},
+                             kAccumulations[integers[0]], from(4), static_cast<float*>(results[0])));
     case kCopy:
       if (results[0] != operands[0]) std::memcpy(results[0], operands[0], integers[0]);
-      return ffi::Error::Success();
+      return true;
     case kKeep:  // what was, in the examples whose loops have ended
       for (int64_t i = 0; i < integers[0]; ++i) {
         const int64_t at = i * integers[1];
@@ -235,31 +299,29 @@ ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, Fra
         std::memcpy(static_cast<char*>(results[0]) + at, static_cast<const char*>(operands[1]) + at,
                     integers[1]);
       }
-      return ffi::Error::Success();
+      return true;
     case kRows:
-      results.push_back(nullptr);  // the empty one of the call
-      return row_group(pool, operands.data(), operands.size(), results.data(), results.size(),
-                       from(0));
+      results[result_count] = nullptr;  // the empty one of the call
+      return keep(row_group(pool_, operands, operand_count, results, result_count + 1, from(0)));
     case kMove:
-      move_window(integers, operands.data(), results[0]);
-      return ffi::Error::Success();
+      move_window(integers, operands, results[0]);
+      return true;
     case kPosition:
       find_positions(static_cast<const float*>(operands[0]), integers[0], integers + 1,
                      static_cast<int32_t*>(results[0]));
-      return ffi::Error::Success();
+      return true;
     case kBits:
-      return draw_bits(pool, static_cast<const uint32_t*>(operands[0]), integers[0], integers[1],
-                       static_cast<uint32_t*>(results[0]));
+      return keep(draw_bits(pool_, static_cast<const uint32_t*>(operands[0]), integers[0],
+                            integers[1], static_cast<uint32_t*>(results[0])));
     case kKeys:
-      return draw_keys(pool, static_cast<const uint32_t*>(operands[0]), integers[0],
-                       step.operand_count > 1 ? static_cast<const uint32_t*>(operands[1]) : nullptr,
-                       integers[1], static_cast<uint32_t*>(results[0]));
+      return keep(draw_keys(pool_, static_cast<const uint32_t*>(operands[0]), integers[0],
+                            operand_count > 1 ? static_cast<const uint32_t*>(operands[1]) : nullptr,
+                            integers[1], static_cast<uint32_t*>(results[0])));
     case kLoop: {
-      Frame& inner = frame(depth + 1);
-      inner.arrays.clear();
-      for (const void* const x : operands) inner.add(x);
-      for (const void* const x : results) inner.add(x);
-      return run_loop(pool, step.loops[0], inner, depth + 1);
+      Frame& inner = inner_frame();
+      for (int64_t i = 0; i < operand_count; ++i) inner.add(operands[i]);
+      for (int64_t i = 0; i < result_count; ++i) inner.add(results[i]);
+      return run(step.loops[0], inner, depth + 1);
     }
     case kChoice: {
       // How many operands all choices have, how many choices there are, and of each which operands it has
@@ -267,45 +329,41 @@ ffi::Error run(ffi::ThreadPool* pool, const Step& step, const Place* places, Fra
       const int64_t given = *static_cast<const int32_t*>(operands[0]);
       const int64_t chosen = std::clamp<int64_t>(given, 0, integers[1] - 1);
       const int64_t* const own = integers + 2 + 3 * chosen;
-      Frame& inner = frame(depth + 1);
-      inner.arrays.clear();
+      Frame& inner = inner_frame();
       for (int64_t i = 0; i < integers[0]; ++i) inner.add(operands[1 + i]);
       for (int64_t i = 0; i < own[1]; ++i) inner.add(operands[own[0] + i]);
-      for (const void* const x : results) inner.add(x);
-      return run_loop(pool, step.loops[chosen], inner, depth + 1);
+      for (int64_t i = 0; i < result_count; ++i) inner.add(results[i]);
+      return run(step.loops[chosen], inner, depth + 1);
     }
   }
-  return ffi::Error::InvalidArgument("a step of another kind");
+  return keep(ffi::Error::InvalidArgument("a step of another kind"));
 }
 
-ffi::Error run_loop(ffi::ThreadPool* pool, const Loop& loop, Frame& here, size_t depth) {
+bool Runner::run(const Loop& loop, Frame& here, size_t depth) {
   const Place* const places = loop.places;
-  const int64_t place_count = loop.place_count;
-  here.at.resize(place_count);
-  const auto run_steps = [&, pool, depth](int64_t begin, int64_t end) {
+  here.reserve(loop);
+  void** const at = here.at.data();
+  char* const* const arrays = here.arrays.data();
+  const auto run_steps = [&, this, depth](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      ffi::Error error = run(pool, loop.steps[i], places, here, depth);
-      if (error.failure()) return error;
+      if (!run(loop.steps[i], places, here, depth)) return false;
     }
-    return ffi::Error::Success();
+    return true;
   };
+  for (int64_t i = 0; i < loop.place_count; ++i) at[i] = places[i].find(arrays, 0);
   for (int64_t t = 0; t != loop.iterations; ++t) {
-    for (int64_t i = 0; i < place_count; ++i) {
-      const Place& place = places[i];
-      const auto& now = t == 0 ? place.first : t % 2 ? place.odd : place.even;
-      here.at[i] = here.arrays[now.array] + now.byte + t * place.step;
+    if (t > 0) {
+      for (const int64_t i : loop.moving) at[i] = places[i].find(arrays, t);
     }
-    ffi::Error error = run_steps(0, loop.looks);
-    if (error.failure()) return error;
+    if (!run_steps(0, loop.looks)) return false;
     if (loop.iterations < 0) {
-      const bool* const is_another = static_cast<const bool*>(here.at[loop.is_next]);
+      const bool* const is_another = static_cast<const bool*>(at[loop.is_next]);
       const bool* const end = is_another + places[loop.is_next].count;
       if (std::find(is_another, end, true) == end) return run_steps(loop.in_body, loop.steps.size());
     }
-    error = run_steps(loop.looks, loop.in_body);
-    if (error.failure()) return error;
+    if (!run_steps(loop.looks, loop.in_body)) return false;
   }
-  return ffi::Error::Success();
+  return true;
 }
 
 ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
@@ -324,7 +382,9 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     outermost.add((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
   }
   const IeeeArithmetic ieee;  // of most steps
-  return run_loop(&pool, loop, outermost, 0);
+  Runner runner(&pool);
+  runner.run(loop, outermost, 0);
+  return runner.error();
 }
 
 }  // namespace

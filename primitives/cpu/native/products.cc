@@ -11,6 +11,7 @@
 #include "threads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -278,33 +279,6 @@ void run_block(const Problem& p, const Chains& set, int64_t g, int64_t m0, int64
   run_block(p, p.raw, set, g, m0, m1, n0, n1);
 }
 
-// How a small product is computed, by what lies together of its columns; the later the better.
-enum class Way { kNone, kChains, kNarrow, kAcross, kTiles };
-
-// A product of at most one axis of each dimension, as `m` rows by `n` columns or the other way round.
-struct Small {
-  struct Side {
-    const float* first;
-    int64_t size, of_group, step, of_term, apart;  // strides; apart is that in the result
-  };
-  Side m, n;
-  int64_t groups, of_group, terms;  // of_group: in the result
-  float* out;
-
-  Way way(const Chains& set) const {
-    const bool terms_together = n.of_term == 1 || terms == 1;
-    if (n.apart != 1 && n.size != 1) return Way::kNone;
-    if (n.step == 1 && n.size >= set.lanes) return Way::kTiles;
-    if (terms_together && n.size >= set.lanes && n.size <= kSmallColumns && m.size <= kRowsAcross) {
-      return Way::kAcross;
-    }
-    if (n.step == 1 || n.size == 1) return Way::kNarrow;
-    return terms_together && (m.of_term == 1 || terms == 1) && m.size * n.size <= 2 * set.lanes
-               ? Way::kChains
-               : Way::kNone;
-  }
-};
-
 // Columns that do not fill the last vector are computed with some of those before, once more.
 template <class Run>
 void for_vectors(int64_t columns, int64_t lanes, int64_t most, Run run) {
@@ -314,78 +288,29 @@ void for_vectors(int64_t columns, int64_t lanes, int64_t most, Run run) {
   }
 }
 
-void run_small(const Chains& set, const Small& p, Way way) {
-  int64_t left_k[kTerms], right_k[kTerms], columns[kSmallColumns];
-  if (way == Way::kTiles || way == Way::kAcross) {
-    for (int64_t k = 0; k < p.terms; ++k) {
-      left_k[k] = k * p.m.of_term;
-      right_k[k] = k * p.n.of_term;
-    }
-    if (way == Way::kAcross) {
-      for (int64_t j = 0; j < p.n.size; ++j) columns[j] = j * p.n.step;
-    }
+}  // namespace
+
+SmallProduct::Way SmallProduct::way(const Chains& set, const Side& m, const Side& n, int64_t terms) {
+  const bool terms_together = n.of_term == 1 || terms == 1;
+  if (n.apart != 1 && n.size != 1) return Way::kNone;
+  if (n.step == 1 && n.size >= set.lanes) return Way::kTiles;
+  if (terms_together && n.size >= set.lanes && n.size <= kSmallColumns && m.size <= kRowsAcross) {
+    return Way::kAcross;
   }
-  for (int64_t g = 0; g < p.groups; ++g) {
-    const float* const a = p.m.first + g * p.m.of_group;
-    const float* const b = p.n.first + g * p.n.of_group;
-    float* const to = p.out + g * p.of_group;
-    // Some rows of a tile, from i on, and the columns from j on.
-    const auto run = [&](const Tile<float, float>& tile, int64_t i, int64_t j, const float* right) {
-      const float* rows[16];
-      float* sums[16];
-      for (int r = 0; r < tile.rows; ++r) {
-        rows[r] = a + (i + r) * p.m.step;
-        sums[r] = to + (i + r) * p.m.apart + j;
-      }
-      tile.run(p.terms, rows, left_k, right, way == Way::kTiles ? right_k : columns + j, sums, true,
-               true);
-      return tile.rows;
-    };
-    switch (way) {
-      case Way::kTiles:
-        if (p.m.size == 1) {
-          const int64_t whole = p.n.size / set.lanes * set.lanes, last = p.n.size - set.lanes;
-          set.row(p.terms, a, left_k, b, right_k, whole, to, nullptr, true, true);
-          if (whole < p.n.size) {
-            set.row(p.terms, a, left_k, b + last, right_k, set.lanes, to + last, nullptr, true,
-                    true);
-          }
-          break;
-        }
-        for_vectors(p.n.size, set.lanes, set.vectors, [&](int64_t j, int64_t vectors) {
-          for (int64_t i = 0; i < p.m.size;) {
-            i += run(set.tile_for(vectors, p.m.size - i), i, j, b + j);
-          }
-        });
-        break;
-      case Way::kAcross:
-        for_vectors(p.n.size, set.lanes, set.across, [&](int64_t j, int64_t vectors) {
-          run(set.tile_across_for(p.m.size, vectors), 0, j, b);
-        });
-        break;
-      case Way::kNarrow:
-        set.narrow(p.m.size, p.terms, a, p.m.step, p.m.of_term, b, p.n.of_term, p.n.size, to,
-                   p.m.apart);
-        break;
-      default:
-        for (int64_t i = 0; i < p.m.size; ++i) {
-          for (int64_t j = 0; j < p.n.size; ++j) {
-            const float s = set.chain[0](a + i * p.m.step, b + j * p.n.step, p.terms, 0);
-            to[i * p.m.apart + j] = guarded(s);
-          }
-        }
-    }
-  }
+  return n.step == 1 || n.size == 1 ? Way::kNarrow : Way::kNone;
 }
 
-// Computes a product that is so small that describing it as a Problem and dividing it would take
-// longer, in a loop for instance.  Returns false if it is not one: of at most one axis of each
-// dimension, with columns, or rows, for which there is a way; and if an operand is not canonical
-// that should be.
-bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const float* rhs,
-               int64_t rhs_count, ffi::Span<const int64_t> problems, float* out,
-               int64_t out_count, bool raw) {
-  constexpr int64_t kMost = 1 << 16;  // multiply-adds
+// Chains whose terms lie together in both operands, where no other way fills vectors.
+bool SmallProduct::has_chains(const Chains& set) const {
+  const bool are_together = terms_ == 1 || (m_.of_term == 1 && n_.of_term == 1);
+  const int64_t of_each = m_.size * n_.size;
+  return are_together && way_ <= Way::kNarrow &&
+         (of_each == 1 || (groups_ > 1 && of_each <= set.lanes / 2));
+}
+
+bool SmallProduct::decode(const Chains& set, ffi::Span<const int64_t> problems, int64_t lhs_count,
+                          int64_t rhs_count, int64_t out_count, bool raw) {
+  constexpr int64_t kMost = 1 << 16;  // multiply-adds of a group
   enum { kG, kM, kN, kK };
   const int64_t* const first = problems.begin();
   const int64_t axes = first[3];
@@ -394,44 +319,134 @@ bool run_small(const Chains& set, const float* lhs, int64_t lhs_count, const flo
   int64_t sizes[4] = {1, 1, 1, 1}, strides[4][3] = {}, last[3] = {first[0], first[1], first[2]};
   for (const int64_t* at = first + 4; at < problems.end(); at += 2 + kStrides) {
     int64_t& size = sizes[at[0]];
-    if (size != 1) return false;
-    size = at[1];
     for (int of : {kLhs, kRhs, kOut}) {
-      strides[at[0]][of] = at[2 + of];
-      last[of] += (size - 1) * at[2 + of];
+      int64_t& stride = strides[at[0]][of];
+      if (size != 1 && stride != at[1] * at[2 + of]) return false;  // not one with the axis before
+      stride = at[2 + of];
+      last[of] += (at[1] - 1) * stride;
     }
+    size *= at[1];
   }
-  const int64_t terms = sizes[kK], work = sizes[kG] * sizes[kM] * sizes[kN] * terms;
-  if (work == 0 || work > kMost || last[kLhs] >= lhs_count || last[kRhs] >= rhs_count ||
+  const int64_t terms = sizes[kK], of_each = sizes[kM] * sizes[kN] * terms;
+  work_ = sizes[kG] * of_each;
+  if (work_ == 0 || of_each > kMost || last[kLhs] >= lhs_count || last[kRhs] >= rhs_count ||
       last[kOut] >= out_count) {
     return false;
   }
-  lhs += first[kLhs], rhs += first[kRhs], out += first[kOut];
+  const auto side = [&](int d, int of) {
+    return Side{first[of],      sizes[d],        strides[kG][of],
+                strides[d][of], strides[kK][of], strides[d][kOut]};
+  };
+  m_ = side(kM, kLhs), n_ = side(kN, kRhs);
+  groups_ = sizes[kG], of_group_ = strides[kG][kOut], terms_ = terms, out_ = first[kOut];
+  raw_ = raw;
+  const Way as_it_is = way(set, m_, n_, terms), turned = way(set, n_, m_, terms);
+  is_turned_ = turned > as_it_is;
+  way_ = std::max(as_it_is, turned);
+  if (is_turned_) std::swap(m_, n_);
+  if (has_chains(set)) way_ = Way::kChains;
+  return way_ == Way::kChains || (terms <= kTerms && way_ != Way::kNone);
+}
+
+bool SmallProduct::compute(const Chains& set, const float* lhs, const float* rhs, float* out,
+                           int64_t begin, int64_t end) const {
+  if (is_turned_) std::swap(lhs, rhs);
+  lhs += m_.first, rhs += n_.first, out += out_;
+  if (!raw_) {
+    run(set, lhs, rhs, out, begin, end);
+    return true;
+  }
   const IeeeArithmetic ieee;
   ieee.begin();
-  const auto done = [&] { return !raw || !ieee.noted_subnormals(); };
-  if (work == terms && strides[kK][kLhs] == 1 && strides[kK][kRhs] == 1) {
-    *out = guarded(set.chain[0](lhs, rhs, terms, 0));
-    return done();
-  }
-  if (terms > kTerms) return false;
-  const auto side = [&](const float* from, int d, int of) {
-    return Small::Side{from,           sizes[d],        strides[kG][of],
-                       strides[d][of], strides[kK][of], strides[d][kOut]};
-  };
-  Small small = {side(lhs, kM, kLhs), side(rhs, kN, kRhs), sizes[kG], strides[kG][kOut], terms, out};
-  Way way = small.way(set);
-  std::swap(small.m, small.n);
-  const Way other = small.way(set);
-  if (other > way) {
-    way = other;
-  } else {
-    std::swap(small.m, small.n);
-  }
-  if (way == Way::kNone) return false;
-  run_small(set, small, way);
-  return done();
+  run(set, lhs, rhs, out, begin, end);
+  return !ieee.noted_subnormals();
 }
+
+void SmallProduct::run(const Chains& set, const float* left, const float* right, float* out,
+                       int64_t begin, int64_t end) const {
+  int64_t left_k[kTerms], right_k[kTerms], columns[kSmallColumns];
+  if (way_ == Way::kTiles || way_ == Way::kAcross) {
+    for (int64_t k = 0; k < terms_; ++k) {
+      left_k[k] = k * m_.of_term;
+      right_k[k] = k * n_.of_term;
+    }
+    if (way_ == Way::kAcross) {
+      for (int64_t j = 0; j < n_.size; ++j) columns[j] = j * n_.step;
+    }
+  }
+  if (way_ == Way::kChains) return run_chains(set, left, right, out, begin, end);
+  for (int64_t g = begin; g < end; ++g) {
+    const float* const a = left + g * m_.of_group;
+    const float* const b = right + g * n_.of_group;
+    float* const to = out + g * of_group_;
+    // Some rows of a tile, from i on, and the columns from j on.
+    const auto run = [&](const Tile<float, float>& tile, int64_t i, int64_t j, const float* right) {
+      const float* rows[16];
+      float* sums[16];
+      for (int r = 0; r < tile.rows; ++r) {
+        rows[r] = a + (i + r) * m_.step;
+        sums[r] = to + (i + r) * m_.apart + j;
+      }
+      tile.run(terms_, rows, left_k, right, way_ == Way::kTiles ? right_k : columns + j, sums, true,
+               true);
+      return tile.rows;
+    };
+    switch (way_) {
+      case Way::kTiles:
+        if (m_.size == 1) {
+          const int64_t whole = n_.size / set.lanes * set.lanes, last = n_.size - set.lanes;
+          set.row(terms_, a, left_k, b, right_k, whole, to, nullptr, true, true);
+          if (whole < n_.size) {
+            set.row(terms_, a, left_k, b + last, right_k, set.lanes, to + last, nullptr, true,
+                    true);
+          }
+          break;
+        }
+        for_vectors(n_.size, set.lanes, set.vectors, [&](int64_t j, int64_t vectors) {
+          for (int64_t i = 0; i < m_.size;) {
+            i += run(set.tile_for(vectors, m_.size - i), i, j, b + j);
+          }
+        });
+        break;
+      case Way::kAcross:
+        for_vectors(n_.size, set.lanes, set.across, [&](int64_t j, int64_t vectors) {
+          run(set.tile_across_for(m_.size, vectors), 0, j, b);
+        });
+        break;
+      case Way::kNarrow:
+        set.narrow(m_.size, terms_, a, m_.step, m_.of_term, b, n_.of_term, n_.size, to, m_.apart);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void SmallProduct::run_chains(const Chains& set, const float* left, const float* right, float* out,
+                              int64_t begin, int64_t end) const {
+  if (groups_ * m_.size * n_.size == 1) {
+    *out = guarded(set.chain[0](left, right, terms_, 0));
+    return;
+  }
+  const float *x[kMostLanes], *y[kMostLanes];
+  float* to[kMostLanes];
+  int64_t count = 0;
+  for (int64_t g = begin; g < end; ++g) {
+    for (int64_t i = 0; i < m_.size; ++i) {
+      for (int64_t j = 0; j < n_.size; ++j) {
+        x[count] = left + g * m_.of_group + i * m_.step;
+        y[count] = right + g * n_.of_group + j * n_.step;
+        to[count++] = out + g * of_group_ + i * m_.apart + j * n_.apart;
+        if (count < set.lanes) continue;
+        set.chains(count, terms_, x, y, to);
+        count = 0;
+      }
+    }
+  }
+  if (count > 0) set.chains(count, terms_, x, y, to);
+}
+
+namespace {
 
 // The time of a call in which m are the rows and n the columns, in vector operations: the chains,
 // the packing of the right operand, the reading of the left one, element by element, and the results
@@ -453,8 +468,17 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
                               ffi::Span<const int64_t> problems, float* out, int64_t out_count,
                               int64_t raw) {
   const Chains& set = instruction_set().floats;
-  if (run_small(set, lhs, lhs_count, rhs, rhs_count, problems, out, out_count, raw != 0)) {
-    return ffi::Error::Success();
+  SmallProduct small;
+  if (small.decode(set, problems, lhs_count, rhs_count, out_count, raw != 0)) {
+    constexpr int64_t kPart = 1 << 16;    // of a part of the groups
+    const int64_t parts = std::max<int64_t>(1, std::min(small.groups(), small.work() / kPart));
+    std::atomic<bool> done = true;
+    share(pool, parts, small.work(), SmallProduct::kThread, [&](int64_t i) {
+      const IeeeArithmetic ieee;
+      const int64_t begin = i * small.groups() / parts, end = (i + 1) * small.groups() / parts;
+      if (!small.compute(set, lhs, rhs, out, begin, end)) done = false;
+    });
+    if (done) return ffi::Error::Success();
   }
   return for_problems(
       lhs, lhs_count, rhs, rhs_count, problems, out, out_count, [&](Problem& problem) {

@@ -155,6 +155,46 @@ void for_blocks(const Problem& p, xla::ffi::ThreadPool* pool, const Blocks& bloc
   });
 }
 
+struct Chains;
+
+// A product that is so small that describing it as a Problem and dividing it would take longer, in a
+// loop for instance: groups of few multiply-adds, of at most one axis of each dimension, with columns, or rows,
+// for which there is a way.
+class SmallProduct {
+ public:
+  // How it is computed, by what lies together of its columns; the later the better.
+  enum class Way { kNone, kNarrow, kAcross, kTiles, kChains };
+  static constexpr int64_t kThread = 1 << 18;  // multiply-adds that are worth a thread
+
+  // Whether it is one, of arrays of so many elements.
+  bool decode(const Chains& set, xla::ffi::Span<const int64_t> problems, int64_t lhs_count,
+              int64_t rhs_count, int64_t out_count, bool raw);
+  int64_t groups() const { return groups_; }
+  // Multiply-adds of all groups, of which those of chains take longer.
+  int64_t work() const { return way_ == Way::kChains ? 4 * work_ : work_; }
+  // The groups [begin, end), in IEEE arithmetic; whether it is done: an operand may not be canonical that
+  // should be.
+  bool compute(const Chains& set, const float* lhs, const float* rhs, float* out, int64_t begin,
+               int64_t end) const;
+
+ private:
+  struct Side {
+    int64_t first, size, of_group, step, of_term, apart;  // strides; apart is that in the result
+  };
+  Side m_, n_;
+  bool is_turned_;  // m is the columns of rhs
+  int64_t groups_, of_group_, terms_, out_, work_;  // of_group: in the result
+  bool raw_;
+  Way way_;
+
+  bool has_chains(const Chains& set) const;
+  void run_chains(const Chains& set, const float* left, const float* right, float* out, int64_t begin,
+                  int64_t end) const;
+  static Way way(const Chains& set, const Side& m, const Side& n, int64_t terms);
+  void run(const Chains& set, const float* left, const float* right, float* out, int64_t begin,
+           int64_t end) const;
+};
+
 // Sequential products: chains of fused multiply-adds of float32.  raw: the first bit is whether lhs
 // is, the second whether rhs is.
 xla::ffi::Error sequential_product(xla::ffi::ThreadPool* pool, const float* lhs, int64_t lhs_count,
