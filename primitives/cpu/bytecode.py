@@ -275,7 +275,7 @@ _ANY: dict[str, _Function] = {
 
 
 #: Names of the primitives of which the kernel computes some.
-NAMES = frozenset(_FLOATS | _FLOAT32 | _INTEGERS | _ANY)
+NAMES = frozenset(_FLOATS | _FLOAT32 | _INTEGERS | _ANY | {PREFIX + "pow_integer": None})
 
 
 def function_of(equation) -> _Function | None:
@@ -304,6 +304,8 @@ def function_of(equation) -> _Function | None:
         return None if unordered or (is_extremum and np.uint32 in old) else _ANY[name]
     if not {*old, new} & _FLOATING:
         return _INTEGERS.get(name)
+    if name == PREFIX + "pow_integer":
+        return _plain("pow_integer") if (*old, new) == (_FLOAT, np.int32, _FLOAT) else None
     return _FLOATS.get(name) or (_FLOAT32 if new == _FLOAT else _HALVES.get(new, {})).get(name)
 
 

@@ -42,6 +42,7 @@ FLOAT_OPERATIONS = {
     "sqrt": lambda x, y: lax.sqrt(x),
     "rsqrt": lambda x, y: lax.rsqrt(lax.abs(y)),
     "square": lambda x, y: lax.square(x),
+    "power": lambda x, y: lax.pow(x, lax.bitcast_convert_type(y, np.int32) >> 24),
     "one minus square": lambda x, y: jax.jvp(lax.tanh, (x,), (y,))[1],
     "max": lax.max,
     "min": lax.min,
@@ -70,7 +71,7 @@ HALF_OPERATIONS = {
     **{
         name: operation
         for name, operation in FLOAT_OPERATIONS.items()
-        if name not in ("rsqrt", "one minus square", "bits", *ELEMENTARY, *SPECIAL)
+        if name not in ("rsqrt", "power", "one minus square", "bits", *ELEMENTARY, *SPECIAL)
     },
     "to float32": lambda x, y: x.astype(np.float32) * y.astype(np.float32),
     "from float32": lambda x, y: (x.astype(np.float32) * y.astype(np.float32)).astype(x.dtype),

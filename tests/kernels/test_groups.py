@@ -133,6 +133,18 @@ def test_quotients_of_integers(dtype):
     assert not same_bits(with_kernel(function, x, y)[0], (x / np.where(y, y, 1)).round())
 
 
+def test_powers_of_integer_exponents():
+    """Of all sizes, and of either sign."""
+    x, n = floats(6000, 1), patterns(6000, 2, np.int32)
+    n >>= np.random.default_rng(3).integers(0, 32, 6000).astype(np.int32)
+    n[:4] = np.iinfo(np.int32).min, np.iinfo(np.int32).max, 0, -1
+    for few in (6000, 11):
+        expected = without_kernel(lax.pow, x[:few], n[:few])
+        for name in each_instruction_set():
+            assert_same_bits(with_kernel(lax.pow, x[:few], n[:few], calls=1), expected, name)
+    assert not same_bits(expected, without_kernel(lax.pow, x[:11], n[:11] + 1))
+
+
 @pytest.mark.parametrize("name", sorted(bytecode.ROUNDED_ONCE))
 @pytest.mark.parametrize("dtype", HALVES)
 def test_functions_of_all_halves(dtype, name):

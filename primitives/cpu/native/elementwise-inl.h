@@ -319,6 +319,13 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
     REPJAX_SPECIAL(SPECIAL)
     case Operation::rsqrt:
       return several::each(count, a, to, IN_LOOP(several::first::rsqrt), IN_LOOP(several::rsqrt));
+    case Operation::pow_integer: {
+      const auto power = IN_LOOP(several::pow_integer);
+      const auto settled = [=](auto... x) __attribute__((always_inline)) {
+        return several::first::Tried{power(x...), true};
+      };
+      return several::each(count, a, b, to, settled, power);
+    }
     default:  // not for one block of three operands
       return;
   }

@@ -264,7 +264,8 @@ struct GridSums {
   of(width) of(runs) of(move)                                                                    \
   of(integer_div) of(unsigned_div)                                                               \
   of(floor) of(ceil) of(round_even) of(round_away) of(to_integer)                                \
-  REPJAX_SPECIAL(of)
+  REPJAX_SPECIAL(of)                                                                             \
+  of(pow_integer)
 #define REPJAX_NAME(name) name,
 enum class Operation : int64_t { REPJAX_OPERATIONS(REPJAX_NAME) };
 #undef REPJAX_NAME
@@ -276,6 +277,7 @@ inline int64_t cost(Operation operation) {
     REPJAX_ELEMENTARY(REPJAX_CASE)
     REPJAX_ELEMENTARY_OF_TWO(REPJAX_CASE)
     REPJAX_SPECIAL(REPJAX_CASE)
+    case Operation::pow_integer:
       return 32;
     case Operation::add_n:
     case Operation::add_n_odd:

@@ -173,6 +173,23 @@ static inline Narrow rsqrt(Narrow x) {
              narrow(full<Wide>(1) / root(wide(x))));
 }
 
+// x**n, of integers n, by binary powering in float64, and rounded once: operation by operation as in the
+// body (repjax.primitives.operations.arithmetic), as long as exponents have bits left.
+static inline Narrow pow_integer(Narrow x, Narrow n) {
+  const Wide zero = full<Wide>(0), one = full<Wide>(1), least = full<Wide>(0x1p-1022);
+  const auto guarded = [&](Wide y) { return where(abs(y) <= least, zero, y); };
+  const Long exponent = widened(as<NarrowBits>(n)), none = full<Long>(0);
+  Wide power = one, square = wide(x);
+  for (Long left = max(exponent, none - exponent); any(left); left = left >> 1) {
+    const Wide product = guarded(power * square);
+    power = where((left & full<Long>(1)) != none, product, power);
+    square = guarded(square * square);
+  }
+  const Wide inverse = guarded(one / power);
+  return map([](float32::Narrow a) { return float32::as<float32::Narrow>(float32::guard(a)); },
+             narrow(where(exponent < none, inverse, power)));
+}
+
 constexpr int kPart = kLanes / 2;  // elements
 
 // Between memory and the parts, one by one: the processor waits to read at once what it has just
