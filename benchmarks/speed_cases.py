@@ -190,6 +190,18 @@ def _normed(images):
     return (images - mean) * lax.rsqrt(variance + 1e-5)
 
 
+def _dots_of_rows(x, y):
+    return jnp.einsum("ni,ni->n", x, y)
+
+
+def _turned(turns, points):
+    return jnp.einsum("nij,nj->ni", turns, points)
+
+
+def _scores(queries, keys):
+    return jnp.einsum("qd,qwd->qw", queries, keys)
+
+
 def parts() -> list[Case]:
     heads, angles = (2, 128, 8, 64), (128, 1, 64)
     return [
@@ -219,6 +231,9 @@ def parts() -> list[Case]:
             (16, 3, 224, 224),
             bar=1.2,
         ),
+        given("dots of rows, 1,000 x 64", _dots_of_rows, *[(1000, 64)] * 2, bar=1.2),
+        given("10,000 matrices 3 x 3 times vectors", _turned, (10_000, 3, 3), (10_000, 3), bar=1.2),
+        given("256 queries of 32 features by 17 keys each", _scores, (256, 32), (256, 17, 32)),
     ]
 
 
@@ -346,6 +361,84 @@ def _lbfgs(x):
     return lax.fori_loop(0, 20, step, (x, optimizer.init(x)))[0]
 
 
+def _q_learning(table, places):
+    """Learning from a thousand steps, of a table of 50 places by 4 actions."""
+
+    def step(carry, key):
+        table, place = carry
+        chance = jax.random.uniform(key)
+        best = jnp.argmax(table[place])
+        action = jnp.where(chance < 0.1, (chance * 40).astype(jnp.int32) % 4, best)
+        following = jnp.abs(places[place, action] * 50).astype(jnp.int32) % 50
+        reward = jnp.where(following == 0, 1.0, 0.0)
+        change = reward + 0.9 * table[following].max() - table[place, action]
+        return (table.at[place, action].add(0.1 * change), following), reward
+
+    keys = jax.random.split(jax.random.key(0), 1000)
+    return lax.scan(step, (table, jnp.int32(0)), keys)[0][0]
+
+
+def _bandit(means):
+    """A thousand pulls, each of the arm whose upper confidence bound is the largest."""
+
+    def pull(carry, key):
+        pulls, sums, time = carry
+        arm = jnp.argmax(sums / pulls + jnp.sqrt(2 * jnp.log(time) / pulls))
+        reward = means[arm] + jax.random.normal(key)
+        return (pulls.at[arm].add(1), sums.at[arm].add(reward), time + 1), arm
+
+    start = jnp.ones_like(means), jnp.zeros_like(means), 1.0
+    return lax.scan(pull, start, jax.random.split(jax.random.key(0), 1000))[1]
+
+
+def _garch(returns):
+    """The gradient of the likelihood of a GARCH model of a thousand days."""
+
+    def loss(p):
+        def day(variance, r):
+            variance = p[0] ** 2 + p[1] * r**2 + p[2] * variance
+            return variance, jnp.log(variance) + r**2 / variance
+
+        return lax.scan(day, 1.0, returns)[1].sum()
+
+    return jax.grad(loss)(jnp.array([0.1, 0.1, 0.8]))
+
+
+def _pendulum(state):
+    """A double pendulum: 500 steps of Runge and Kutta."""
+
+    def rates(s):
+        a, b, p, q = s
+        c = jnp.cos(a - b)
+        e = 16 - 9 * c**2
+        x, y = 6 * (2 * p - 3 * c * q) / e, 6 * (8 * q - 3 * c * p) / e
+        twist = x * y * jnp.sin(a - b)
+        of_p, of_q = twist + 29.4 * jnp.sin(a), 9.8 * jnp.sin(b) - twist
+        return jnp.stack([x, y, -0.5 * of_p, -0.5 * of_q])
+
+    def step(s, _):
+        k1 = rates(s)
+        k2 = rates(s + 0.005 * k1)
+        k3 = rates(s + 0.005 * k2)
+        k4 = rates(s + 0.01 * k3)
+        return s + 0.01 / 6 * (k1 + 2 * k2 + 2 * k3 + k4), s
+
+    return lax.scan(step, state, None, length=500)[1]
+
+
+def _quadratic(a):
+    """500 steps of Adam on a quadratic function."""
+    optimizer = optax.adam(0.01)
+
+    def step(carry, _):
+        x, state = carry
+        updates, state = optimizer.update(a @ (x @ a), state)
+        return (optax.apply_updates(x, updates), state), None
+
+    x = jnp.ones(len(a))
+    return lax.scan(step, (x, optimizer.init(x)), None, length=500)[0][0]
+
+
 def loops() -> list[Case]:
     return [
         *(
@@ -370,6 +463,11 @@ def loops() -> list[Case]:
         given("Viterbi, 200 x 16", _viterbi, (200, 16), (16, 16)),
         given("time warping, 64 x 64", _time_warping, (64,), (64,)),
         given("L-BFGS, 20 steps, 20 variables", _lbfgs, (20,)),
+        given("Q-learning, 1,000 steps", _q_learning, (50, 4), (50, 4)),
+        given("bandit, 1,000 pulls of 10 arms", _bandit, (10,)),
+        given("gradient of a GARCH likelihood, 1,000 days", _garch, (1000,)),
+        given("double pendulum, 500 steps", _pendulum, (4,)),
+        given("Adam on a quadratic of 20 variables, 500 steps", _quadratic, (20, 20)),
     ]
 
 

@@ -2,8 +2,8 @@
 nothing.
 
 XLA makes one function of a loop of few elements, if it calls no kernel.  A call of a kernel takes
-it longer than all that such a loop does in an iteration.  The kernel for loops (``loops.py``), which
-interprets the body, takes longer for most steps, too, but not for products, whose fused
+it longer than all that such a loop does in an iteration.  The kernel for loops (``loops.py``),
+which interprets the body, takes longer for most steps, too, but not for products, whose fused
 multiply-adds are several operations of XLA that wait for each other.  So what an iteration takes is
 estimated for both, by what was measured of each operation.
 """

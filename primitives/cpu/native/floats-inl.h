@@ -294,19 +294,27 @@ static void narrow(int64_t rows, int64_t terms, const float* lhs, int64_t of_row
   }
 }
 
+// The chains of so few terms that the processor overlaps them, one by one.
+template <int kTerms>
+static void few_terms(int64_t count, const float* const* x, const float* const* y, float* sums) {
+  for (int64_t i = 0; i < count; ++i) {
+    sums[i] = 0;
+#pragma GCC unroll 8
+    for (int k = 0; k < kTerms; ++k) sums[i] = __builtin_fmaf(x[i][k], y[i][k], sums[i]);
+  }
+}
+constexpr decltype(&few_terms<1>) kFewTerms[] = {nullptr,      few_terms<1>, few_terms<2>,
+                                                 few_terms<3>, few_terms<4>, few_terms<5>,
+                                                 few_terms<6>, few_terms<7>};
+
 // Chains side by side: *to[i] is that of x[i][k] * y[i][k], up to kLanes of them.
 static void chains(int64_t count, int64_t terms, const float* const* x, const float* const* y,
                    float* const* to) {
-  Vector s = {};
-  const bool one_by_one = kFused && terms < kLanes / 2;  // the processor overlaps so short ones
-  if (one_by_one) {
-    for (int64_t i = 0; i < count; ++i) {
-      float sum = 0;
-      for (int64_t k = 0; k < terms; ++k) sum = __builtin_fmaf(x[i][k], y[i][k], sum);
-      s[i] = sum;
-    }
-  }
-  for (int64_t k = one_by_one ? terms : 0; k < terms; k += kLanes) {
+  float results[kLanes] = {};
+  const bool are_few = kFused && terms < 8;
+  if (are_few) kFewTerms[terms](count, x, y, results);
+  Vector s = load(results);
+  for (int64_t k = are_few ? terms : 0; k < terms; k += kLanes) {
     const int64_t here = std::min<int64_t>(kLanes, terms - k);
     Vector a[kLanes], b[kLanes];
 #pragma GCC unroll 16
@@ -319,7 +327,6 @@ static void chains(int64_t count, int64_t terms, const float* const* x, const fl
     transpose(b);
     for (int i = 0; i < here; ++i) s = fma(a[i], b[i], s);
   }
-  float results[kLanes];
   end(results, s, true, true);
   for (int64_t i = 0; i < count; ++i) *to[i] = results[i];
 }

@@ -308,6 +308,13 @@ bool SmallProduct::has_chains(const Chains& set) const {
          (of_each == 1 || (groups_ > 1 && of_each <= set.lanes / 2));
 }
 
+int64_t SmallProduct::work() const {
+  const int64_t slower = way_ == Way::kChains ? (terms_ < 8 ? 8 : 4)
+                         : way_ == Way::kAcross && m_.size == 1 ? 4
+                                                                : 1;
+  return slower * work_;
+}
+
 bool SmallProduct::decode(const Chains& set, ffi::Span<const int64_t> problems, int64_t lhs_count,
                           int64_t rhs_count, int64_t out_count, bool raw) {
   constexpr int64_t kMost = 1 << 16;  // multiply-adds of a group

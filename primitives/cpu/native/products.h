@@ -170,8 +170,8 @@ class SmallProduct {
   bool decode(const Chains& set, xla::ffi::Span<const int64_t> problems, int64_t lhs_count,
               int64_t rhs_count, int64_t out_count, bool raw);
   int64_t groups() const { return groups_; }
-  // Multiply-adds of all groups, of which those of chains take longer.
-  int64_t work() const { return way_ == Way::kChains ? 4 * work_ : work_; }
+  // What all groups take, in multiply-adds of products that fill vectors.
+  int64_t work() const;
   // The groups [begin, end), in IEEE arithmetic; whether it is done: an operand may not be canonical that
   // should be.
   bool compute(const Chains& set, const float* lhs, const float* rhs, float* out, int64_t begin,
