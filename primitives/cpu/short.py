@@ -34,7 +34,7 @@ from repjax.primitives.operations.scatter import scatter_add_p, scatter_p
 
 #: Elements of the largest array that a short loop computes; operations, and elementary functions
 #: among these, that are soon compiled: each function takes LLVM some 20 ms.
-_ELEMENTS, _OPERATIONS, _FUNCTIONS = 512, 192, 32
+_ELEMENTS, _OPERATIONS, _FUNCTIONS = 128, 192, 32
 
 _LONG = frozenset(PREFIX + name for name in (*ELEMENTARY, *OF_TWO, *SPECIAL, *GRAPHS))
 _LONGEST = frozenset(
@@ -138,7 +138,9 @@ def _by_xla(operation) -> float:
         return _ONE_BY_ONE[primitive.name] * elements
     if function_of(operation) is None:
         return math.inf
-    return vectors * (600 if primitive.name in _LONGEST else 30 if is_long(operation) else 2)
+    if is_long(operation):
+        return vectors * 600 if primitive.name in _LONGEST else 15 + vectors * 28
+    return vectors * 2
 
 
 def _without_rounding(operation) -> bool:

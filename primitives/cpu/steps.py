@@ -41,15 +41,15 @@ _FEW = 1 << 12
 _FEW_BYTES = 1 << 12
 
 
-#: Nanoseconds of a step of few elements, of an operation on a vector of them, and of an elementary
-#: function.
+#: Nanoseconds of a step of few elements.
 _NANOSECONDS = {
     **dict.fromkeys((ELEMENTWISE, MOVE, LOOP, CHOICE), 40),
     **dict.fromkeys((PRODUCT, POSITION, BITS, KEYS), 60),
     **dict.fromkeys((COPY, KEEP), 20),
     **dict.fromkeys((SUM, ROWS), 100),
 }
-_OF_OPERATION, _OF_FUNCTION = 2, 30
+#: Those of an operation and of an elementary function, and of each vector of 16 elements.
+_OF_OPERATION, _OF_FUNCTION = (2, 0.5), (25, 7)
 
 
 class Step(NamedTuple):
@@ -69,8 +69,11 @@ class Step(NamedTuple):
 
 def _of_operations(equations) -> float:
     """What they add to the nanoseconds of a step."""
-    times = ((_OF_FUNCTION if short.is_long(e) else _OF_OPERATION, e) for e in equations)
-    return sum(time * -(-e.outvars[0].aval.size // 16) for time, e in times)
+    found = 0.0
+    for equation in equations:
+        each, of_vector = _OF_FUNCTION if short.is_long(equation) else _OF_OPERATION
+        found += each + of_vector * equation.outvars[0].aval.size / 16
+    return found
 
 
 def size_in_bytes(aval) -> int:

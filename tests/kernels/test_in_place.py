@@ -29,7 +29,7 @@ def loops_of_xla(monkeypatch):
 
 
 #: Around the sizes of vectors and blocks, beyond what XLA has without kernels, and for two threads.
-SIZES = [600, 1024, 2049, 5000, 100_000]
+SIZES = [300, 1024, 2049, 5000, 100_000]
 
 
 def loop(step, *carry, steps=3):
@@ -82,7 +82,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("n", [600, 2049])
+@pytest.mark.parametrize("n", [300, 2049])
 def test_steps(name, n):
     step, in_place = STEPS[name]
     check(lambda x, y: loop(step, x, y), normal(n, 1), normal(n, 2), in_place=in_place)

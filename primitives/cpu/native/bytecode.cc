@@ -391,15 +391,12 @@ uint64_t find_plain(const Bytecode& code) {
 
 }  // namespace
 
-bool is_short(const Bytecode& code, const Elementwise& set, int64_t count) {
-  constexpr int64_t kBlocks = 4;
-  const int64_t most = kBlocks * kShortVectors * set.lanes;
+bool is_short(const Bytecode& code, const Elementwise& set, int64_t count, int64_t blocks) {
+  const int64_t most = blocks * kShortVectors * set.lanes;
   return count > 0 && count <= most && code.registers <= kShort && code.row == 0;
 }
 
 void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
-  const int64_t most = line_of(set, end - begin);
-  for (; end - begin > most; begin += most) evaluate_short(code, set, begin, begin + most);
   ShortLines lines;
   Few ends[kShort];
   const int64_t inputs = code.input_count, outputs = code.output_count;

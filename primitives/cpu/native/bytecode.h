@@ -198,8 +198,9 @@ inline void run_short(const Bytecode& code, const Elementwise& set, const Few* e
                               code.constant_count, code.input_count, code.output_count, count},
                              lines.elements);
 }
-// Whether it is short, of so many elements.
-bool is_short(const Bytecode& code, const Elementwise& set, int64_t count);
+// Whether it is short, of so many elements, which may be some blocks where all inputs lie together: to read others
+// block by block takes longer.
+bool is_short(const Bytecode& code, const Elementwise& set, int64_t count, int64_t blocks = 1);
 // Computes the elements [begin, end) of the outputs; those of `short` code in the caller's arithmetic, which is
 // IEEE's.
 void evaluate_short(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end);

@@ -58,8 +58,10 @@ void Groups::decode(const int64_t* words, size_t count) {
 
 void Groups::find_ends() {
   ends_.clear();
+  constexpr int64_t kBlocks = 4;
   const Bytecode& code = groups_[0];
-  if (groups_.size() > 1 || !is_short(code, instruction_set().elementwise, code.size)) return;
+  const Elementwise& set = instruction_set().elementwise;
+  if (groups_.size() > 1 || !is_short(code, set, code.size, kBlocks)) return;
   const bool are_words = std::all_of(outputs_.begin(), outputs_.end(),
                                      [](const Output& output) { return output.storage == kWord; });
   if (!are_words) return;
