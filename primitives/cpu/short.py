@@ -45,7 +45,7 @@ _MOVES = frozenset(
     (
         *("broadcast_in_dim", "iota", "dynamic_update_slice", "concatenate", "stack"),
         *("unstack", "stop_gradient", "name", "random_wrap", "random_unwrap", "pad", "rev"),
-        *("transpose", "split"),
+        *("transpose", "split", "tile"),
         PREFIX + "scatter",
     )
 )

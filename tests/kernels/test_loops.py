@@ -222,6 +222,28 @@ def test_no_iterations():
         assert_same_bits(result, expected)
 
 
+def test_what_was_decoded_for_another_instruction_set():
+    """Eight columns fill two vectors of one set and half of one of another, which would be written
+    where the exponentials are."""
+
+    def step(w, x):
+        return jnp.tanh(jnp.exp(-x) * jnp.concatenate([x @ w] * 4) + 1)
+
+    def program(w, x):
+        return lax.fori_loop(0, 5, lambda _, x: step(w, x), x)
+
+    args = matrix(32, 8), matrix(32, seed=1)
+    found, expected = lowered(program, *args), without_kernel(program, *args)
+    assert KERNEL in found.as_text()
+    found, (in_use, _) = found.compile(), library.in_use()
+    try:
+        for name in reversed(library.instruction_sets()):  # the shortest vectors first
+            library.choose(name)
+            assert_same_bits(found(*args), expected, name)
+    finally:
+        library.choose(in_use)
+
+
 def test_a_wrong_place_is_noticed(monkeypatch):
     """What these tests compare would be other values if two of them were in one place."""
 

@@ -273,11 +273,11 @@ bool Runner::run(const Step& step, const Place* places, Frame& here, size_t dept
   };
   switch (step.kind) {
     case kProduct:
-      if (step.product &&
-          step.product->compute(instruction_set().floats, static_cast<const float*>(operands[0]),
-                                static_cast<const float*>(operands[1]),
-                                static_cast<float*>(results[0]), 0, step.product->groups())) {
-        return true;
+      if (const Chains& set = instruction_set().floats; step.product && step.product->is_for(set)) {
+        const auto *lhs = static_cast<const float*>(operands[0]),
+                   *rhs = static_cast<const float*>(operands[1]);
+        auto* const out = static_cast<float*>(results[0]);
+        if (step.product->compute(set, lhs, rhs, out, 0, step.product->groups())) return true;
       }
       return keep(sequential_product(
           pool_, static_cast<const float*>(operands[0]), places[step.operands[0]].count,

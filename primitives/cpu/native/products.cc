@@ -344,6 +344,7 @@ bool SmallProduct::decode(const Chains& set, ffi::Span<const int64_t> problems, 
     return Side{first[of],      sizes[d],        strides[kG][of],
                 strides[d][of], strides[kK][of], strides[d][kOut]};
   };
+  set_ = &set;
   m_ = side(kM, kLhs), n_ = side(kN, kRhs);
   groups_ = sizes[kG], of_group_ = strides[kG][kOut], terms_ = terms, out_ = first[kOut];
   raw_ = raw;

@@ -169,6 +169,8 @@ class SmallProduct {
   // Whether it is one, of arrays of so many elements.
   bool decode(const Chains& set, xla::ffi::Span<const int64_t> problems, int64_t lhs_count,
               int64_t rhs_count, int64_t out_count, bool raw);
+  // Whether it was decoded for this instruction set.
+  bool is_for(const Chains& set) const { return set_ == &set; }
   int64_t groups() const { return groups_; }
   // What all groups take, in multiply-adds of products that fill vectors.
   int64_t work() const;
@@ -181,6 +183,7 @@ class SmallProduct {
   struct Side {
     int64_t first, size, of_group, step, of_term, apart;  // strides; apart is that in the result
   };
+  const Chains* set_;
   Side m_, n_;
   bool is_turned_;  // m is the columns of rhs
   int64_t groups_, of_group_, terms_, out_, work_;  // of_group: in the result
