@@ -275,7 +275,7 @@ _ANY: dict[str, _Function] = {
 
 
 #: Names of the primitives of which the kernel computes some.
-NAMES = frozenset(_FLOATS | _FLOAT32 | _INTEGERS | _ANY | {PREFIX + "pow_integer": None})
+NAMES = frozenset((*_FLOATS, *_FLOAT32, *_INTEGERS, *_ANY, PREFIX + "pow_integer"))
 
 
 def function_of(equation) -> _Function | None:

@@ -478,7 +478,7 @@ ffi::Error sequential_product(ffi::ThreadPool* pool, const float* lhs, int64_t l
   const Chains& set = instruction_set().floats;
   SmallProduct small;
   if (small.decode(set, problems, lhs_count, rhs_count, out_count, raw != 0)) {
-    constexpr int64_t kPart = 1 << 16;    // of a part of the groups
+    constexpr int64_t kPart = 1 << 16;  // of the work, for a part of the groups
     const int64_t parts = std::max<int64_t>(1, std::min(small.groups(), small.work() / kPart));
     std::atomic<bool> done = true;
     share(pool, parts, small.work(), SmallProduct::kThread, [&](int64_t i) {

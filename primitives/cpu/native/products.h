@@ -162,7 +162,8 @@ struct Chains;
 // for which there is a way.
 class SmallProduct {
  public:
-  // How it is computed, by what lies together of its columns; the later the better.
+  // How it is computed: by what lies together of its columns, the later the better; or as chains side by
+  // side, where none of these fills vectors.
   enum class Way { kNone, kNarrow, kAcross, kTiles, kChains };
   static constexpr int64_t kThread = 1 << 18;  // multiply-adds that are worth a thread
 
