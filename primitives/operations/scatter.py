@@ -188,9 +188,9 @@ def as_rows(operand, indices, updates, numbers, mode):
     The number of rows, their size, the row of each window in int32, which is out of bounds where
     the window is, and the updates [windows, size].
     """
-    leading, shape = len(numbers.inserted_window_dims), operand.shape
-    is_table = numbers.inserted_window_dims == tuple(range(leading))
-    is_table &= not numbers.operand_batching_dims  # rows of each batch
+    shape, batch = operand.shape, numbers.operand_batching_dims
+    leading = len(numbers.inserted_window_dims) + len(batch)
+    is_table = {*numbers.inserted_window_dims, *batch} == {*range(leading)}
     if not is_table or not _has_whole_windows(shape, updates, numbers):
         return None
     sizes = (*shape, *indices.shape[:-1])
@@ -201,13 +201,14 @@ def as_rows(operand, indices, updates, numbers, mode):
     updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
     windows = math.prod(indices.shape[:-1])
     starts = _starts(shape, indices, numbers, mode)
+    outside = [(x < 0) | (x >= np.int32(shape[d])) for d, x in starts.items()]
+    for d, of_indices in zip(batch, numbers.scatter_indices_batching_dims, strict=True):
+        starts[d] = lax.broadcasted_iota(np.int32, indices.shape[:-1], of_indices)
     row = starts[0]
+    for d in range(1, leading):
+        row = row * np.int32(shape[d]) + starts[d]
     if leading > 1:
-        outside = functools.reduce(
-            lax.bitwise_or, [(x < 0) | (x >= np.int32(shape[d])) for d, x in starts.items()]
-        )
-        for d in range(1, leading):
-            row = row * np.int32(shape[d]) + starts[d]
+        outside = functools.reduce(lax.bitwise_or, outside)
         row = lax.select(outside, lax.full_like(row, rows), row)
     return rows, width, lax.reshape(row, (windows,)), lax.reshape(updates, (windows, width))
 

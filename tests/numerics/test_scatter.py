@@ -442,13 +442,14 @@ def test_a_coarser_grid_of_the_kernel_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "times"), [(1, 1, 3), (3, 5, 9), (9, 24, 5), (5000, 40, 3), (2, 1, 90_000)]
+    ("rows", "width", "times"),
+    [(1, 1, 3), (3, 5, 9), (9, 24, 5), (5000, 40, 3), (2, 1, 90_000), (900, 24, 5), (2000, 3, 12)],
 )
 def test_ties_that_float64_does_not_see(rows, width, times):
     """1 + 2**-24 is a tie, and remains one on the grid, whatever is added of 2**-40.
 
-    In all ways that the kernel has: tables and lists of updates, more of them than float64 adds
-    exactly, several threads.
+    In all ways that the kernel has: tables, with one grid or a range of exponents for each sum, and
+    lists of updates, more of them than float64 adds exactly, several threads.
     """
     row = np.repeat(np.arange(rows, dtype=np.int32), times)
     of_row = np.float32([1, 2.0**-24] + [2.0**-40] * (times - 2))
@@ -459,6 +460,73 @@ def test_ties_that_float64_does_not_see(rows, width, times):
     zero = np.zeros(1, np.float32)
     assert scatter_add(zero, np.zeros(times, int), of_row) == 1
     assert np.float32(of_row.astype(np.float64).sum()) > 1
+
+
+@pytest.mark.skipif(not library.available(), reason="there is no kernel")
+@pytest.mark.parametrize("data", [spread, any_bits])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(700, 1), (600, 2), (900, 3), (500, 8), (800, 16), (500, 21), (60, 64)]
+)
+def test_updates_of_all_sizes_in_tables(rows, width, data):
+    """Too many of them are too small for one grid: each sum has a range of exponents."""
+    windows = 200_000 // width
+    row = RNG.integers(-1, rows, windows).astype(np.int32)
+    u = data((windows, width))
+    u[RNG.random(u.shape) < 0.1] = -0.0
+    u[RNG.random(u.shape) < 0.01] = 2.0**-140
+    if data is any_bits:
+        u[~np.isfinite(u) & (RNG.random(u.shape) < 0.99)] = 1
+    x = normal((rows, width))
+    row[row == 7] = 8  # a row without updates
+
+    def run(x, u):
+        return x.at[row].add(u, mode="drop")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        expected = repjax.reproducible(lambda *xs: run(*xs))(x, u)
+    for name in each_instruction_set():
+        assert_same_bits(repjax.reproducible(lambda *xs: run(*xs))(x, u), expected, name)
+    assert_same_bits(expected[7], x[7])
+    other = repjax.reproducible(lambda *xs: run(*xs))(x, u[::-1])  # negative control
+    assert not same_bits(other, expected)
+
+
+@pytest.mark.skipif(not library.available(), reason="there is no kernel")
+@pytest.mark.parametrize("method", ["add", "max", "min", "set"])
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_of_scatters(method, mode):
+    """Of rows, which are rows of one table; indices out of bounds are so in their own batch."""
+    rng = np.random.default_rng(3)
+    index, x, u = rng.integers(-2, 14, (4, 3, 60)), spread((4, 3, 12, 5)), spread((4, 3, 60, 5), 1)
+
+    def run(x, u):
+        each = lambda x, i, u: getattr(x.at[i], method)(u, mode=mode)  # noqa: E731
+        return jax.vmap(jax.vmap(each))(x, index, u)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        one_by_one = repjax.reproducible(
+            lambda x, u: jnp.stack(
+                [
+                    jnp.stack(
+                        [
+                            getattr(x[i, j].at[index[i, j]], method)(u[i, j], mode=mode)
+                            for j in range(3)
+                        ]
+                    )
+                    for i in range(4)
+                ]
+            )
+        )(x, u)
+    lowered = repjax.reproducible(run).lower(x, u)
+    assert ("custom_call @repjax_scatter" in lowered.as_text()) == (method != "set")
+    for name in each_instruction_set():
+        assert_same_bits(lowered.compile()(x, u), one_by_one, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "available", lambda: False)
+        assert_same_bits(repjax.reproducible(lambda *xs: run(*xs))(x, u), one_by_one)
+    assert not same_bits(repjax.reproducible(run)(x, u[:, :, ::-1]), one_by_one)  # negative control
 
 
 @pytest.mark.skipif(not library.available(), reason="there is no kernel")

@@ -4,8 +4,10 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -387,17 +389,23 @@ struct Scatter {
               int64_t width, int precision, float* to);
   // Adds updates[k * row + c], c < width, to the float64 sums [n, width] of the rows at[k], k < count, if
   // there are such rows, and counts them; and says what the bits of their largest magnitude are, and
-  // those of the smallest but zero, less one.  [1]: of narrow rows, where row = width.
-  void (*add_in_table[2])(const float* updates, int64_t row, const int32_t* at, int64_t count,
-                          uint32_t n, int64_t width, double* sums, int32_t* counts,
-                          uint32_t* largest, uint32_t* smallest);
+  // those of the smallest but zero, less one.
+  void (*add_in_table)(const float* updates, int64_t row, const int32_t* at, int64_t count, uint32_t n,
+                       int64_t width, double* sums, int32_t* counts, uint32_t* largest,
+                       uint32_t* smallest);
+  // The same, without the magnitudes; but of each sum the range of the exponents of its updates that are
+  // not zero, as the larger of 16 bits each: the largest of them, and 255 less the smallest.
+  void (*add_with_ranges)(const float* updates, int64_t row, const int32_t* at, int64_t count,
+                          uint32_t n, int64_t width, double* sums, uint32_t* ranges,
+                          int32_t* counts);
+  // Whether sums of n updates of such ranges are surely those on their grids, when they are rounded.
+  // It looks kMostLanes further into both.
+  bool (*are_sure)(const double* sums, const uint32_t* ranges, double n, int precision,
+                   int64_t width);
   // Whether the magnitude of one of n numbers that are not zero, less one, is below the limit.
   bool (*has_below)(const float* x, int64_t n, uint32_t limit);
-  // to = x + the sums of a row, if they are sure, which are off by no more than `error`; and of n rows
-  // of one element, whose sums are exact.
+  // to = x + the sums of a row, if they are sure, which are off by no more than `error`.
   bool (*finish_row)(const float* x, const double* sums, double error, int64_t width, float* to);
-  void (*finish_column)(const float* x, const double* sums, const int32_t* counts, int64_t n,
-                        float* to);
   // Joins rows of raw updates to the rows at[k] of n, by Join, which is no sum; and all of one table to
   // those of another.
   void (*join[3])(const float* updates, const int32_t* at, int64_t count, int64_t n, int64_t width,
@@ -408,10 +416,18 @@ constexpr int64_t kUpdatesAhead = 48;
 constexpr int64_t kScattered = 1024;      // elements of updates that are added to a table together
 constexpr int64_t kExactCount = 1 << 14;  // updates whose float64 sum is exact if none is too small
 
+// Of the updates of both, as Scatter::add_with_ranges says.
+inline uint32_t joined_ranges(uint32_t a, uint32_t b) {
+  return std::max(a & 0xFFFF, b & 0xFFFF) | std::max(a >> 16, b >> 16) << 16;
+}
+
 // How far the float64 sum of n updates may be from that on the grid, for which m of them are too small,
 // in units of the largest power of two among the updates (scatter-inl.h).
 inline double difference(double n, double m, int precision) {
-  return std::ldexp(m, -precision - 1) + n * (n + 4) * 0x1p-53;
+  const int64_t bits = int64_t(1023 - precision - 1) << 52;
+  double grid;  // 2**(-precision - 1), without a call, as rows of few updates are many
+  std::memcpy(&grid, &bits, sizeof grid);
+  return m * grid + n * (n + 4) * 0x1p-53;
 }
 
 // Terms a[k][i] * b[k][j] of c[i][j]: how many, where they are, and how far one is from the next.

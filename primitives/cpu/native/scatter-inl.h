@@ -35,6 +35,8 @@ struct UpdatesOfColumns {
     largest = larger(m, largest);
     smallest = smaller(m - 1, smallest);
   }
+  several::BitsPart most() const { return as<several::BitsPart>(largest >> 23); }
+  several::BitsPart least() const { return as<several::BitsPart>((smallest + 1) >> 23); }
 };
 
 // 2**exponent.
@@ -58,23 +60,19 @@ static inline int32_t rounded(double x) {
   return (bits & 0x7FFFFFFF) > 0x00800000 ? bits : 0;
 }
 
-// Whether the sums of n updates are exact, and those on the grids as well.
-static inline several::BitsPart is_exact(const UpdatesOfColumns& u, double n, int precision) {
-  using several::BitsPart;
-  const auto range = as<BitsPart>((u.largest >> 23) - ((u.smallest + 1) >> 23));
-  return (range <= BitsPart{} + (n <= kExactCount ? precision - 23 : -1)) &
-         (as<BitsPart>(u.largest) < BitsPart{} + 0x7F800000);
+// Whether the sums of n updates of such exponents are exact, and those on the grids as well.
+static inline several::BitsPart is_exact(several::BitsPart largest, several::BitsPart smallest,
+                                         double n, int precision) {
+  const int32_t most = n <= kExactCount ? precision - 23 : -1;
+  return (largest - smallest <= most) & (largest < 255);
 }
 
-// The rounded sums of n updates, and whether they are surely those on the grids.
-static inline several::BitsPart round_sums(const UpdatesOfColumns& u, double n, int precision,
-                                           several::BitsPart& sum) {
-  const Wide largest = power_of_two(widened(as<several::BitsPart>(u.largest >> 23)) - 127);
-  const Wide error = largest * difference(n, n, precision);
-  sum = rounded(u.sum);
-  const auto alike = rounded(u.sum - error) == rounded(u.sum + error);
-  const auto is_finite = as<several::BitsPart>(u.largest) < several::BitsPart{} + 0x7F800000;
-  return is_exact(u, n, precision) | (alike & is_finite);
+// Whether sums of n updates of such exponents are surely those on the grids, when they are rounded.
+static inline several::BitsPart is_sure(Wide sum, several::BitsPart largest,
+                                        several::BitsPart smallest, double n, int precision) {
+  const Wide error = power_of_two(widened(largest) - 127) * difference(n, n, precision);
+  const several::BitsPart alike = rounded(sum - error) == rounded(sum + error);
+  return is_exact(largest, smallest, n, precision) | (alike & (largest < 255));
 }
 
 static inline bool all(several::BitsPart mask) { return !any(as<Wide>(widened(~mask))); }
@@ -123,13 +121,13 @@ static inline void add_columns(const float* x, Load load, int64_t count, int pre
     for (int j = 0; j < kParts; ++j) sums[j].add(load(i, j));
   }
   const auto doubtful = [=](UpdatesOfColumns u, int j) __attribute__((noinline)) {
-    BitsPart sum;
-    if (all(round_sums(u, count, precision, sum))) return sum;
+    const BitsPart sure = is_sure(u.sum, u.most(), u.least(), count, precision);
+    if (all(sure)) return rounded(u.sum);
     return sum_on_grid([=](int64_t i) { return load(i, j); }, count, precision);
   };
   BitsPart exact = ~BitsPart{};
 #pragma GCC unroll 4
-  for (int j = 0; j < kParts; ++j) exact &= is_exact(sums[j], count, precision);
+  for (int j = 0; j < kParts; ++j) exact &= is_exact(sums[j].most(), sums[j].least(), count, precision);
   const bool all_exact = all(exact);
   const int64_t n = kParts == 1 ? here : kHalf;
 #pragma GCC unroll 4
@@ -177,44 +175,52 @@ static void add_updates(const float* x, const float* updates, const int32_t* at,
 
 typedef uint32_t Unsigned __attribute__((vector_size(4 * kLanes)));
 
-// The largest of some lanes and the smallest of others.
-template <class V>
-static void store_extrema(V largest, V smallest, uint32_t* of_largest, uint32_t* of_smallest) {
-  constexpr int kCount = sizeof(V) / sizeof(uint32_t);
-  uint32_t most[kCount], least[kCount];
-  __builtin_memcpy(most, &largest, sizeof most);
-  __builtin_memcpy(least, &smallest, sizeof least);
-  *of_largest = *std::max_element(most, most + kCount);
-  *of_smallest = *std::min_element(least, least + kCount);
-}
+// The bits of the largest magnitude among some numbers, and those of the smallest but zero, less one.
+struct Magnitudes {
+  static constexpr int kParts = 4;  // side by side
+  Unsigned largest[kParts], smallest[kParts];
 
-// Of n numbers the bits of the largest magnitude, and those of the smallest but zero, less one.
-static void magnitudes(const float* x, int64_t n, uint32_t* of_largest, uint32_t* of_smallest) {
-  constexpr int kParts = 4;
-  Unsigned largest[kParts] = {}, smallest[kParts];
-  for (Unsigned& part : smallest) part = ~Unsigned{};
-  int64_t i = 0;
-  for (; i + kParts * kLanes <= n; i += kParts * kLanes) {
-#pragma GCC unroll 4
+  Magnitudes() {
     for (int part = 0; part < kParts; ++part) {
-      const Unsigned m = as<Unsigned>(magnitude(load(x + i + part * kLanes)));
-      largest[part] = larger(m, largest[part]);
-      smallest[part] = smaller(m - 1, smallest[part]);
+      largest[part] = Unsigned{};
+      smallest[part] = ~Unsigned{};
     }
   }
-  for (; i < n; i += kLanes) {
-    Vector v = {};
-    __builtin_memcpy(&v, x + i, sizeof(float) * std::min<int64_t>(kLanes, n - i));
+  void add(Vector v, int part) {
     const Unsigned m = as<Unsigned>(magnitude(v));
-    largest[0] = larger(m, largest[0]);
-    smallest[0] = smaller(m - 1, smallest[0]);
+    largest[part] = larger(m, largest[part]);
+    smallest[part] = smaller(m - 1, smallest[part]);
   }
-  for (int part = 1; part < kParts; ++part) {
-    largest[0] = larger(largest[part], largest[0]);
-    smallest[0] = smaller(smallest[part], smallest[0]);
+  void add(const float* x, int64_t n) {
+    int64_t i = 0;
+    for (; i + kParts * kLanes <= n; i += kParts * kLanes) {
+#pragma GCC unroll 4
+      for (int part = 0; part < kParts; ++part) add(load(x + i + part * kLanes), part);
+    }
+    for (; i + kLanes <= n; i += kLanes) add(load(x + i), 0);
+    if (i == n) return;
+    Vector v = {};
+    __builtin_memcpy(&v, x + i, sizeof(float) * (n - i));
+    add(v, 0);
   }
-  store_extrema(largest[0], smallest[0], of_largest, of_smallest);
-}
+  void store(uint32_t* of_largest, uint32_t* of_smallest) {
+    for (int part = 1; part < kParts; ++part) {
+      largest[0] = larger(largest[part], largest[0]);
+      smallest[0] = smaller(smallest[part], smallest[0]);
+    }
+    uint32_t most[kLanes], least[kLanes];
+    __builtin_memcpy(most, &largest[0], sizeof most);
+    __builtin_memcpy(least, &smallest[0], sizeof least);
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) {
+        most[i] = std::max(most[i], most[i + half]);
+        least[i] = std::min(least[i], least[i + half]);
+      }
+    }
+    *of_largest = most[0];
+    *of_smallest = least[0];
+  }
+};
 
 // Whether a magnitude but zero, less one, is below the limit.
 static bool has_below(const float* x, int64_t n, uint32_t limit) {
@@ -228,55 +234,114 @@ static bool has_below(const float* x, int64_t n, uint32_t limit) {
   return rest || any(as<Wide>(found));
 }
 
+// Calls of_width(width) such that usual widths are known when it is compiled.
+template <class OfWidth>
+static inline void with_known(int64_t width, OfWidth of_width) {
+  switch (width) {
+    case 1: return of_width(1);
+    case 2: return of_width(2);
+    case 3: return of_width(3);
+    case 4: return of_width(4);
+    case 8: return of_width(8);
+    case 16: return of_width(16);
+    case 32: return of_width(32);
+    case 64: return of_width(64);
+    default: return of_width(width);
+  }
+}
+
+// to += from.
+static inline __attribute__((always_inline)) void add_to_sums(const float* from, int64_t width,
+                                                              double* to) {
+  constexpr int64_t kHalf = kLanes / 2;
+  int64_t c = 0;
+  for (; c + kHalf <= width; c += kHalf) {
+    Narrow u;
+    Wide sum;
+    __builtin_memcpy(&u, from + c, sizeof u);
+    __builtin_memcpy(&sum, to + c, sizeof sum);
+    sum += wide(u);
+    __builtin_memcpy(to + c, &sum, sizeof sum);
+  }
+  for (; c < width; ++c) to[c] += from[c];
+}
+
 // Adds updates to the sums [n, width] of their rows and counts them, where there is such a row; and
-// says what magnitudes they have.
+// says what magnitudes all of them have.
 static void add_in_table(const float* updates, int64_t row, const int32_t* at, int64_t count,
                          uint32_t n, int64_t width, double* sums, int32_t* counts,
                          uint32_t* of_largest, uint32_t* of_smallest) {
-  constexpr int64_t kHalf = kLanes / 2;
-  UnsignedHalf largest = {}, smallest = ~UnsignedHalf{};
-  for (int64_t k = 0; k < count; ++k) {
-    const uint32_t r = at[k];
-    if (r >= n) continue;
-    const float* const from = updates + k * row;
-    double* const to = sums + r * width;
-    ++counts[r];
-    int64_t c = 0;
-    for (; c + kHalf <= width; c += kHalf) {
-      Narrow u;
-      Wide sum;
-      __builtin_memcpy(&u, from + c, sizeof u);
-      __builtin_memcpy(&sum, to + c, sizeof sum);
-      sum += wide(u);
-      __builtin_memcpy(to + c, &sum, sizeof sum);
-      const UnsignedHalf m = as<UnsignedHalf>(magnitude(u));
-      largest = larger(m, largest);
-      smallest = smaller(m - 1, smallest);
-    }
-    for (; c < width; ++c) {
-      to[c] += from[c];
-      const UnsignedHalf m = UnsignedHalf{} + (as<uint32_t>(from[c]) & 0x7FFFFFFF);
-      largest = larger(m, largest);
-      smallest = smaller(m - 1, smallest);
-    }
+  Magnitudes magnitudes;
+  const bool by_vectors = width % kLanes == 0;  // else rows may be less than a vector
+  if (row == width && !by_vectors) {
+    magnitudes.add(updates, count * width);
+  } else if (!by_vectors) {
+    for (int64_t k = 0; k < count; ++k) magnitudes.add(updates + k * row, width);
   }
-  store_extrema(largest, smallest, of_largest, of_smallest);
+  with_known(width, [&](int64_t size) __attribute__((always_inline)) {
+    for (int64_t k = 0; k < count; ++k) {
+      const float* const from = updates + k * row;
+      for (int64_t c = 0; size % kLanes == 0 && c < size; c += kLanes) {
+        magnitudes.add(load(from + c), c / kLanes % Magnitudes::kParts);
+      }
+      const uint32_t r = at[k];
+      if (r >= n) continue;
+      ++counts[r];
+      add_to_sums(from, size, sums + r * size);
+    }
+  });
+  magnitudes.store(of_largest, of_smallest);
 }
 
-// The same of rows of few elements, one behind the other.
-static void add_narrow_in_table(const float* updates, int64_t, const int32_t* at, int64_t count,
-                                uint32_t n, int64_t width, double* sums, int32_t* counts,
-                                uint32_t* largest, uint32_t* smallest) {
-  magnitudes(updates, count * width, largest, smallest);
-  const auto add = [=](int64_t size) {
+typedef uint16_t Extents __attribute__((vector_size(4 * kLanes)));
+
+// The range of one update's exponent, 0 of what the processor flushes.
+template <class V>
+static inline V range_of(V bits) {
+  const V exponent = (bits >> 23) & 0xFF;
+  return exponent == 0 ? V{} : exponent | (255 - exponent) << 16;
+}
+
+static void add_with_ranges(const float* updates, int64_t row, const int32_t* at, int64_t count,
+                            uint32_t n, int64_t width, double* sums, uint32_t* ranges,
+                            int32_t* counts) {
+  with_known(width, [=](int64_t size) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count; ++k) {
       const uint32_t r = at[k];
       if (r >= n) continue;
       ++counts[r];
-      for (int64_t c = 0; c < size; ++c) sums[r * size + c] += updates[k * size + c];
+      const float* const from = updates + k * row;
+      uint32_t* const to = ranges + r * size;
+      int64_t c = 0;
+      for (; c + kLanes <= size; c += kLanes) {
+        Extents range;
+        __builtin_memcpy(&range, to + c, sizeof range);
+        range = larger(as<Extents>(range_of(as<Unsigned>(load(from + c)))), range);
+        __builtin_memcpy(to + c, &range, sizeof range);
+      }
+      for (; c < size; ++c) to[c] = joined_ranges(range_of(as<uint32_t>(from[c])), to[c]);
+      add_to_sums(from, size, sums + r * size);
     }
+  });
+}
+
+static bool are_sure(const double* sums, const uint32_t* ranges, double n, int precision,
+                     int64_t width) {
+  using several::BitsPart;
+  constexpr int64_t kHalf = kLanes / 2;
+  const auto sure = [=](Wide sum, BitsPart range) {
+    return is_sure(sum, range & 0xFFFF, 255 - (range >> 16), n, precision);
   };
-  width == 1 ? add(1) : add(width);  // 1 is known when it is compiled
+  BitsPart lane, all_sure = ~BitsPart{};
+  for (int i = 0; i < kHalf; ++i) lane[i] = i;
+  for (int64_t c = 0; c < width; c += kHalf) {
+    Wide sum;
+    BitsPart range;
+    __builtin_memcpy(&sum, sums + c, sizeof sum);
+    __builtin_memcpy(&range, ranges + c, sizeof range);
+    all_sure &= sure(sum, range) | (lane >= int32_t(std::min(width - c, kHalf)));
+  }
+  return all(all_sure);
 }
 
 static inline float with_sum(float x, double sum) {
@@ -312,25 +377,6 @@ static bool finish_row(const float* x, const double* sums, double error, int64_t
   return true;
 }
 
-// The same of n rows of one element and sums that are exact, where there are any.
-static void finish_column(const float* x, const double* sums, const int32_t* counts, int64_t n,
-                          float* to) {
-  constexpr int64_t kHalf = kLanes / 2;
-  int64_t r = 0;
-  for (; r + kHalf <= n; r += kHalf) {
-    Wide sum;
-    Narrow y;
-    several::BitsPart count;
-    __builtin_memcpy(&sum, sums + r, sizeof sum);
-    __builtin_memcpy(&y, x + r, sizeof y);
-    __builtin_memcpy(&count, counts + r, sizeof count);
-    const several::BitsPart result = canonical(y + as<Narrow>(rounded(sum)));
-    y = as<Narrow>(count == 0 ? as<several::BitsPart>(y) : result);
-    __builtin_memcpy(to + r, &y, sizeof y);
-  }
-  for (; r < n; ++r) to[r] = counts[r] == 0 ? x[r] : with_sum(x[r], sums[r]);
-}
-
 // The larger or the smaller of a canonical number and a raw one, or NaN, where the processor flushes.
 // The only branch is for NaNs: which number is the larger one no processor foretells.
 template <Join join>
@@ -363,9 +409,10 @@ static void join_updates(const float* updates, const int32_t* at, int64_t count,
 
 static const Scatter kScatter = {
     add_updates,
-    {add_in_table, add_narrow_in_table},
+    add_in_table,
+    add_with_ranges,
+    are_sure,
     has_below,
     finish_row,
-    finish_column,
     {nullptr, join_updates<Join::kLargest>, join_updates<Join::kSmallest>},
     {nullptr, join_row<Join::kLargest>, join_row<Join::kSmallest>}};

@@ -2,7 +2,7 @@
 //
 //   out[r, c] = operand[r, c] + the sum of updates[k, c] over the k with rows[k] = r
 //
-// The result is where the operand was, so that rows without updates are not touched.
+// The result is where the operand was.
 // The bits are those of repjax.primitives.operations.scatter: no order of the updates matters.
 
 #include "axes.h"
@@ -44,32 +44,39 @@ struct Problem {
   float* out;  // where the operand is
 };
 
-// Rows that have updates, by numbers below `count`.
+// Rows that have updates, by numbers below `count`, and the updates that these rows have.
 struct Numbered {
   int64_t count;
-  const int32_t* of_update;  // not below `count` where an update has none
-  const int32_t* row;        // of each number; null where rows are their own numbers
+  const int32_t* row;  // of each number; null where rows are their own numbers
+  int64_t updates;
+  const int32_t* number;  // of the row of each update; not below `count` where it has none
+  const int32_t* update;  // null where these are all of them
 };
 
-// All rows; or those of which `only` is not 0 and, where rows are many, that have updates: a set of
-// them, in which a row is if its place says so, so that nothing is done for each of all rows.
+// All rows; or those of which `only` is 1 and, where rows are many, that have updates: a set of them,
+// in which a row is if its place says so, so that nothing is done for each of all rows.  The last of
+// n + 1 of `only`, of updates without a row, is 0.
 Numbered number_rows(const Problem& p, const char* only) {
-  if (!only && p.n <= 2 * p.windows) return {p.n, p.row, nullptr};
+  if (!only && p.n <= 2 * p.windows) return {p.n, nullptr, p.windows, p.row, nullptr};
   thread_local std::vector<int32_t> place;
   if (int64_t(place.size()) < p.n) place.resize(p.n);
-  int32_t* const row = scratch<kStaged, int32_t>(2 * p.windows + 1);
-  int32_t* const of_update = row + p.windows + 1;
-  int64_t count = 0;
-  for (int64_t k = 0; k < p.windows; ++k) {
-    const int32_t r = p.row[k];
-    of_update[k] = -1;
-    if (uint32_t(r) >= uint32_t(p.n) || (only && !only[r])) continue;
+  int32_t* const row = scratch<kStaged, int32_t>(3 * (p.windows + 1));
+  int32_t* const update = row + p.windows + 1;
+  int32_t* const number = update + p.windows + 1;
+  int64_t count = 0, updates = 0;
+  for (int64_t k = 0; k < p.windows; ++k) {  // without branches
+    const uint32_t r = std::min(uint32_t(p.row[k]), uint32_t(p.n));
+    update[updates] = k;
+    updates += only ? only[r] : r < uint32_t(p.n);
+  }
+  for (int64_t k = 0; k < updates; ++k) {
+    const int32_t r = p.row[update[k]];
     row[count] = r;  // where it is found if it is in no place before
     int32_t& at = place[r];
     if (at >= count || row[at] != r) at = count++;
-    of_update[k] = at;
+    number[k] = at;
   }
-  return {count, of_update, row};
+  return {count, row, updates, number, update};
 }
 
 // Calls row(r, at, count) for each row that has updates, by the list of these, and in arithmetic that
@@ -78,23 +85,25 @@ template <class Row>
 void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row) {
   const Numbered rows = number_rows(p, only);
   const int64_t n = rows.count, all = n + 1;  // the last one is that of updates without a row
-  const int64_t threads = useful_threads(pool, 2.0 * p.windows * p.width, kThread);
-  const int64_t parts = std::min(threads, blocks_of(4 * p.windows, all));
+  const int64_t updates = rows.updates;
+  if (updates == 0) return;
+  const int64_t threads = useful_threads(pool, 2.0 * updates * p.width, kThread);
+  const int64_t parts = std::min(threads, blocks_of(4 * updates, all));
   int32_t* const first =
-      scratch<kOffsets, int32_t>((1 + parts) * all + parts + p.windows + kUpdatesAhead);
+      scratch<kOffsets, int32_t>((1 + parts) * all + parts + updates + kUpdatesAhead);
   int32_t* const next = first + all;
   int32_t* const sums = next + parts * all;
   int32_t* const order = sums + parts;
   const auto begin_of = [=](int64_t part, int64_t count) { return part * count / parts; };
   // Of an update, without a branch: whether there is a row no processor foretells.
   const auto row_of = [=](int64_t k) {
-    return std::min(uint32_t(rows.of_update[k]), uint32_t(n));
+    return std::min(uint32_t(rows.number[k]), uint32_t(n));
   };
-  const auto count_updates = [=, &p](int64_t part) {
+  const auto count_updates = [=](int64_t part) {
     int32_t* const count = next + part * all;
     std::fill_n(count, all, 0);
-    const int64_t end = begin_of(part + 1, p.windows);
-    for (int64_t k = begin_of(part, p.windows); k < end; ++k) ++count[row_of(k)];
+    const int64_t end = begin_of(part + 1, updates);
+    for (int64_t k = begin_of(part, updates); k < end; ++k) ++count[row_of(k)];
   };
   const auto sum_counts = [=](int64_t part) {
     sums[part] = 0;
@@ -111,10 +120,12 @@ void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row
       for (int64_t i = 0; i < parts; ++i) before += std::exchange(next[i * all + r], before);
     }
   };
-  const auto sort_updates = [=, &p](int64_t part) {
+  const auto sort_updates = [=](int64_t part) {
     int32_t* const place = next + part * all;
-    const int64_t end = begin_of(part + 1, p.windows);
-    for (int64_t k = begin_of(part, p.windows); k < end; ++k) order[place[row_of(k)]++] = k;
+    const int64_t end = begin_of(part + 1, updates);
+    for (int64_t k = begin_of(part, updates); k < end; ++k) {
+      order[place[row_of(k)]++] = rows.update ? rows.update[k] : k;
+    }
   };
   const int64_t together = std::max<int64_t>(1, kBlock / p.width);
   const auto block_of_rows = [=](int64_t block) {
@@ -125,7 +136,7 @@ void for_rows(ffi::ThreadPool* pool, const Problem& p, const char* only, Row row
       if (count > 0) row(rows.row ? rows.row[i] : i, order + first[i], count);
     }
   };
-  std::fill_n(order + p.windows, kUpdatesAhead, 0);
+  std::fill_n(order + updates, kUpdatesAhead, 0);
   in_phases(pool, threads, {parts, parts, parts, parts, blocks_of(n, together)},
             [=](int64_t phase, int64_t i) {
               switch (phase) {
@@ -148,29 +159,6 @@ void add_by_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set,
   for_rows(pool, p, only, [&](int64_t r, const int32_t* at, int64_t count) {
     add_row(p, set, r, at, count);
   });
-}
-
-// The same of some rows.
-void add_some_rows(ffi::ThreadPool* pool, const Problem& p, const Scatter& set,
-                   const std::vector<char>& only) {
-  constexpr int64_t kFew = 4, kTogether = 16;
-  if (std::count(only.begin(), only.end(), 1) > kFew) return add_by_rows(pool, p, set, only.data());
-  const IeeeArithmetic ieee(true);
-  for (int64_t r = 0; r < p.n; ++r) {
-    if (!only[r]) continue;
-    std::vector<int32_t> at;
-    for (int64_t k = 0; k < p.windows; k += kTogether) {
-      const int64_t here = std::min(kTogether, p.windows - k);
-      bool any = here < kTogether;
-      for (int64_t i = 0; i < here; ++i) any |= p.row[k + i] == r;
-      for (int64_t i = 0; any && i < here; ++i) {
-        if (p.row[k + i] == r) at.push_back(int32_t(k + i));
-      }
-    }
-    const int64_t count = at.size();
-    at.resize(count + kUpdatesAhead);
-    add_row(p, set, r, at.data(), count);
-  }
 }
 
 // The exact sums of the elements of a row and of their updates, rounded once, to nearest or to odd.
@@ -266,9 +254,8 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
     for (int64_t b = i * blocks / threads; b < (i + 1) * blocks / threads; ++b) {
       const int64_t k = b * together, here = std::min(together, p.windows - k);
       uint32_t of_block;
-      set.add_in_table[p.width < kNarrow](p.updates + k * p.step, p.step, p.row + k, here,
-                                          uint32_t(p.n), p.width, sums(i), counts(i), &of_block,
-                                          &smallest[b]);
+      set.add_in_table(p.updates + k * p.step, p.step, p.row + k, here, uint32_t(p.n), p.width,
+                       sums(i), counts(i), &of_block, &smallest[b]);
       most = std::max(most, of_block);
       wide += smallest[b] < least(most);
       if (most >= 0x7F800000 || wide > most_wide) too_wide = true;
@@ -281,17 +268,23 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
   if (too_wide) return false;
 
   const uint32_t limit = least(largest);
+  std::vector<std::vector<int64_t>> found(threads);
+  in_parallel(pool, threads, threads, [&](int64_t i) {
+    int64_t wide = 0;
+    for (int64_t b = i * blocks / threads; b < (i + 1) * blocks / threads; ++b) {
+      if (smallest[b] >= limit) continue;
+      if (++wide > most_wide) too_wide = true;
+      if (too_wide) return;
+      find_small(p, set, limit, b * together, std::min(p.windows, (b + 1) * together), found[i]);
+    }
+  });
+  if (too_wide) return false;
   std::vector<int64_t> small;  // elements of the table, each as often as it has such an update
-  int64_t wide = 0;
-  for (int64_t b = 0; b < blocks; ++b) {
-    if (smallest[b] >= limit) continue;
-    if (++wide > most_wide * threads) return false;
-    find_small(p, set, limit, b * together, std::min(p.windows, (b + 1) * together), small);
-  }
+  for (const auto& part : found) small.insert(small.end(), part.begin(), part.end());
   std::sort(small.begin(), small.end());
 
   const double power = std::ldexp(1, int(largest >> 23) - 127);
-  std::vector<char> unsure(p.n);
+  std::vector<char> unsure(p.n + 1);
   std::atomic<bool> any_unsure{false};
   const int64_t rows = std::max<int64_t>(1, kBlock / p.width);
   share(pool, blocks_of(p.n, rows), 4.0 * size, kThread, [&](int64_t block) {
@@ -305,13 +298,18 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
     const int32_t* const count = counts(0);
     auto at = std::lower_bound(small.begin(), small.end(), begin * p.width);
     const auto small_end = std::lower_bound(at, small.end(), end * p.width);
-    if (p.width == 1 && at == small_end &&
-        *std::max_element(count + begin, count + end) <= kExactCount) {
-      set.finish_column(p.out + begin, sum + begin, count + begin, end - begin, p.out + begin);
-      return;
-    }
     for (int64_t r = begin; r < end; ++r) {
-      if (count[r] == 0) continue;
+      // Rows side by side whose sums are exact, also those without updates.
+      const int64_t last = at == small_end ? end : *at / p.width;
+      const int64_t most = p.step == p.width ? last - r : std::min<int64_t>(last - r, 1);
+      int64_t exact = 0;
+      while (exact < most && count[r + exact] <= kExactCount) ++exact;
+      if (exact > 0) {
+        float* const to = p.out + r * p.step;
+        set.finish_row(to, sum + r * p.width, 0, exact * p.width, to);
+        r += exact - 1;
+        continue;
+      }
       const double n = count[r];
       bool sure = true;
       while (at != small_end && *at < (r + 1) * p.width) {
@@ -326,8 +324,53 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
       if (unsure[r]) any_unsure = true;
     }
   });
-  if (any_unsure) add_some_rows(pool, p, set, unsure);
+  if (any_unsure) add_by_rows(pool, p, set, unsure.data());
   return true;
+}
+
+// The same, where many updates are too small for one grid: of each sum it is known which exponents its
+// own updates have.
+void add_in_tables_of_ranges(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) {
+  const int64_t size = p.n * p.width, bytes = round_up(12 * size + 4 * p.n, 64);
+  const int64_t threads =
+      bytes <= kTable ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
+  char* const tables = scratch<kSums, char>(bytes * threads + kMostLanes * sizeof(double));
+  const auto sums = [=](int64_t i) { return reinterpret_cast<double*>(tables + i * bytes); };
+  const auto ranges = [=](int64_t i) { return reinterpret_cast<uint32_t*>(sums(i) + size); };
+  const auto counts = [=](int64_t i) { return reinterpret_cast<int32_t*>(ranges(i) + size); };
+  in_parallel(pool, threads, threads, [&](int64_t i) {
+    const IeeeArithmetic ieee(true);
+    std::memset(sums(i), 0, bytes);
+    const int64_t begin = i * p.windows / threads, end = (i + 1) * p.windows / threads;
+    set.add_with_ranges(p.updates + begin * p.step, p.step, p.row + begin, end - begin,
+                        uint32_t(p.n), p.width, sums(i), ranges(i), counts(i));
+  });
+  std::vector<char> unsure(p.n + 1);
+  std::atomic<bool> any_unsure{false};
+  const int64_t rows = std::max<int64_t>(1, kBlock / p.width);
+  share(pool, blocks_of(p.n, rows), 8.0 * size, kThread, [&](int64_t block) {
+    const IeeeArithmetic ieee(true);
+    const int64_t begin = block * rows, end = std::min(p.n, begin + rows);
+    for (int64_t i = 1; i < threads; ++i) {
+      for (int64_t j = begin * p.width; j < end * p.width; ++j) {
+        sums(0)[j] += sums(i)[j];
+        ranges(0)[j] = joined_ranges(ranges(0)[j], ranges(i)[j]);
+      }
+      for (int64_t r = begin; r < end; ++r) counts(0)[r] += counts(i)[r];
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t n = counts(0)[r];
+      if (n == 0) continue;
+      const double* const sum = sums(0) + r * p.width;
+      float* const to = p.out + r * p.step;
+      if (set.are_sure(sum, ranges(0) + r * p.width, n, p.precision, p.width)) {
+        set.finish_row(to, sum, 0, p.width, to);
+      } else {
+        unsure[r] = any_unsure = true;
+      }
+    }
+  });
+  if (any_unsure) add_by_rows(pool, p, set, unsure.data());
 }
 
 // Rows out of bounds are left out.
@@ -368,7 +411,9 @@ ffi::Error handle(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> operand, ffi::Buff
     part.out += begin;
     part.width = std::min(end, width) - begin;
     ffi::ThreadPool* const threads_of_part = parts == 1 ? &pool : nullptr;
-    if (!add_in_tables(threads_of_part, part, set)) add_by_rows(threads_of_part, part, set);
+    if (!add_in_tables(threads_of_part, part, set)) {
+      add_in_tables_of_ranges(threads_of_part, part, set);
+    }
   });
   return ffi::Error::Success();
 }
