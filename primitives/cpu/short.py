@@ -5,7 +5,8 @@ XLA makes one function of a loop of few elements, if it calls no kernel.  A call
 it longer than all that such a loop does in an iteration.  The kernel for loops (``loops.py``),
 which interprets the body, takes longer for most steps, too, but not for products, whose fused
 multiply-adds are several operations of XLA that wait for each other.  So what an iteration takes is
-estimated for both, by what was measured of each operation.
+estimated for both, by what was measured of each operation: ``benchmarks/short_loops.py`` has both
+beside the estimates.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ _MOVES = frozenset(
 )
 _GUARDS = frozenset(PREFIX + name for name in ("canonicalize", "enter", "leave", "materialize"))
 _CHOOSING = frozenset(("gather", "select_n", "eq_to", "le_to", "lt_to"))
-_REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p, argmax_p, argmin_p)
+REDUCTIONS = (reduce_sum_p, reduce_max_p, reduce_min_p, argmax_p, argmin_p)
 _OF_INTEGERS = frozenset(
     ("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin")
 )
+#: Operations of numbers that take longer than others.
+_SLOW = frozenset(PREFIX + name for name in ("div", "rem", "sqrt", "rsqrt", "cbrt"))
 #: Nanoseconds of an element.
-_ONE_BY_ONE = {"gather": 2, "sort": 10, "cumsum": 5, "cumprod": 5, "cummax": 5, "cummin": 5}
+_ONE_BY_ONE = {"gather": 2, "sort": 30, "cumsum": 5, "cumprod": 5, "cummax": 5, "cummin": 5}
 _ONE_BY_ONE |= {PREFIX + name: time for name, time in _ONE_BY_ONE.items()}
 _DRAWS = (random_bits_p, random_split_p, random_fold_in_p)
 #: What XLA writes a window of in its place: the operand that the window is.
@@ -125,7 +128,7 @@ def _by_xla(operation) -> float:
         if operation.params["contraction"] != "sequential":
             return math.inf
         return max(13 * problem.sizes[3], 4 * math.prod(problem.sizes))
-    if primitive in _REDUCTIONS or primitive.name in _OF_INTEGERS:
+    if primitive in REDUCTIONS or primitive.name in _OF_INTEGERS:
         is_pairwise = operation.params.get("accumulation", "pairwise") == "pairwise"
         return 5 + operation.invars[0].aval.size / 2 if is_pairwise else math.inf
     if primitive in (scatter_p, scatter_add_p):
@@ -140,7 +143,7 @@ def _by_xla(operation) -> float:
         return math.inf
     if is_long(operation):
         return vectors * 600 if primitive.name in _LONGEST else 15 + vectors * 28
-    return vectors * 2
+    return vectors * (5 if primitive.name in _SLOW else 2)
 
 
 def _without_rounding(operation) -> bool:

@@ -41,15 +41,16 @@ _FEW = 1 << 12
 _FEW_BYTES = 1 << 12
 
 
-#: Nanoseconds of a step of few elements.
+#: Nanoseconds of a step of few elements (``benchmarks/short_loops.py``).
 _NANOSECONDS = {
     **dict.fromkeys((ELEMENTWISE, MOVE, LOOP, CHOICE), 40),
-    **dict.fromkeys((PRODUCT, POSITION, BITS, KEYS), 60),
+    **dict.fromkeys((PRODUCT, POSITION, BITS, KEYS, ROWS), 60),
     **dict.fromkeys((COPY, KEEP), 20),
-    **dict.fromkeys((SUM, ROWS), 100),
+    SUM: 100,
 }
-#: Those of an operation and of an elementary function, and of each vector of 16 elements.
-_OF_OPERATION, _OF_FUNCTION = (2, 0.5), (25, 7)
+#: Those of an operation and of an elementary function, and of each vector of 16 elements; and of a
+#: reduction in a row group.
+_OF_OPERATION, _OF_FUNCTION, _OF_REDUCTION = (2, 0.5), (25, 7), 90
 
 
 class Step(NamedTuple):
@@ -71,6 +72,9 @@ def _of_operations(equations) -> float:
     """What they add to the nanoseconds of a step."""
     found = 0.0
     for equation in equations:
+        if equation.primitive in short.REDUCTIONS:
+            found += _OF_REDUCTION
+            continue
         each, of_vector = _OF_FUNCTION if short.is_long(equation) else _OF_OPERATION
         found += each + of_vector * equation.outvars[0].aval.size / 16
     return found

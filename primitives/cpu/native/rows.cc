@@ -75,47 +75,53 @@ struct First {
   std::vector<float> made;
 };
 
+// The steps, and the inputs and outputs of their bytecode, where each thread writes which rows it computes.
+struct Work {
+  std::vector<Step> steps;
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+};
+
 struct Rows {
   int64_t rows, n, full_count, row_count, cost;
   std::vector<First> first;
   std::vector<void*> memory;  // of arrays that are not in between
-  std::vector<Step> steps;
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
-  const Step* longest;  // that of most operations, which the memory has time to overlap
+  Work work;
+  int64_t longest;  // the step of most operations, which the memory has time to overlap
   std::vector<Fetched> fetched;
 
   bool decode(const std::vector<int64_t>& words, int64_t of_call);
   void find_fetched(int64_t known);
-  void compute(int64_t begin, int64_t end) const;
+  void compute(Work& work, int64_t begin, int64_t end) const;
 };
 
 // What a thread needs to compute rows.
 struct Computed {
   std::vector<Place> places;
-  std::vector<Input> own_inputs;
-  std::vector<Output> own_outputs;
   std::vector<Soon> soon;
 };
 
 // Of the arrays below `known`.
 void Rows::find_fetched(int64_t known) {
-  for (const Step& step : steps) {
-    if (step.kind != kFull) continue;
-    if (!longest || step.code.cost > longest->code.cost) longest = &step;
+  const std::vector<Step>& steps = work.steps;
+  longest = -1;
+  fetched.clear();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind != kFull) continue;
+    if (longest < 0 || steps[i].code.cost > steps[longest].code.cost) longest = i;
   }
-  if (!longest || rows * n < kFetched) return;
+  if (longest < 0 || rows * n < kFetched) return;
   std::vector<bool> found(known);
   const auto add = [&](int64_t array, int64_t bytes, bool writes, bool of_next) {
     if (array >= known || found[array]) return;
     found[array] = true;
     fetched.push_back({array, bytes, writes, of_next});
   };
-  const Input* input = inputs.data();
-  const Output* output = outputs.data();
+  const Input* input = work.inputs.data();
+  const Output* output = work.outputs.data();
   for (const Step& step : steps) {
     if (step.kind == kReduction) continue;
-    const bool of_next = &step <= longest;
+    const bool of_next = &step <= &steps[longest];
     if (step.kind == kCanonical) {
       add(step.from, 4, false, of_next);
       continue;
@@ -142,6 +148,7 @@ bool Rows::decode(const std::vector<int64_t>& words, int64_t of_call) {
   full_count = *next++;
   row_count = *next++;
   first.resize(*next++);
+  auto& [steps, inputs, outputs] = work;
   steps.resize(*next++);
   inputs.clear();
   outputs.clear();
@@ -176,8 +183,6 @@ bool Rows::decode(const std::vector<int64_t>& words, int64_t of_call) {
     step.arrays = next;
     next += step.code.input_count + step.code.output_count;
   }
-  longest = nullptr;
-  fetched.clear();
   find_fetched(of_call);
   return next == words.data() + words.size();
 }
@@ -197,7 +202,7 @@ Place canonical(const Elementwise& set, const Place& from, int64_t first, int64_
   return to;
 }
 
-void Rows::compute(int64_t begin, int64_t end) const {
+void Rows::compute(Work& work, int64_t begin, int64_t end) const {
   const IeeeArithmetic ieee;
   const InstructionSet& set = instruction_set();
   const int64_t most = std::min(std::max<int64_t>(1, kTogether / n), end - begin);
@@ -206,13 +211,11 @@ void Rows::compute(int64_t begin, int64_t end) const {
   float* const between = scratch<kBetween, float>(full_count * full + row_count * row + of_sums);
   float* const of_rows = between + full_count * full;
   float* const partial = of_rows + row_count * row;
-  auto& [places, own_inputs, own_outputs, soon] = of_thread<Computed>();
+  auto& [places, soon] = of_thread<Computed>();
   places.clear();
   for (void* array : memory) places.push_back({static_cast<float*>(array), 0, false});
   const int64_t known = memory.size();
   places.resize(known + full_count + row_count);
-  own_inputs = inputs;
-  own_outputs = outputs;
   soon.clear();
   for (const Fetched& x : fetched) {
     const char* const array = static_cast<const char*>(memory[x.array]);
@@ -226,9 +229,9 @@ void Rows::compute(int64_t begin, int64_t end) const {
     for (int64_t i = 0; i < row_count; ++i) {
       places[known + full_count + i] = {of_rows + i * row, first, true};
     }
-    Input* input = own_inputs.data();
-    Output* output = own_outputs.data();
-    for (const Step& step : steps) {
+    Input* input = work.inputs.data();
+    Output* output = work.outputs.data();
+    for (Step& step : work.steps) {
       if (step.kind == kCanonical) {
         const int64_t count = (last - first) * n;
         Place& to = places[step.to];
@@ -246,7 +249,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
         }
         continue;
       }
-      Bytecode code = step.code;
+      Bytecode& code = step.code;
       code.inputs = input;
       code.outputs = output;
       const int64_t* array = step.arrays;
@@ -266,7 +269,7 @@ void Rows::compute(int64_t begin, int64_t end) const {
         evaluate(code, set.elementwise, first, last);
         continue;
       }
-      if (&step == longest) {
+      if (&step == &work.steps[longest]) {
         code.soon = soon.data();
         code.soon_count = last + most <= end ? soon.size() : 0;
       }
@@ -308,9 +311,15 @@ ffi::Error row_group(ffi::ThreadPool* pool, const void* const* operands, size_t 
   }
 
   const int64_t threads = useful_threads(pool, rows.rows * rows.n * rows.cost, kThread);
-  const int64_t parts = std::min(rows.rows, threads == 1 ? 1 : threads * kParts);
+  if (threads == 1) {
+    rows.compute(rows.work, 0, rows.rows);
+    return ffi::Error::Success();
+  }
+  const int64_t parts = std::min(rows.rows, threads * kParts);
   in_parallel(pool, threads, parts, [&](int64_t i) {
-    rows.compute(i * rows.rows / parts, (i + 1) * rows.rows / parts);
+    Work& own = of_thread<Work>();
+    own = rows.work;
+    rows.compute(own, i * rows.rows / parts, (i + 1) * rows.rows / parts);
   });
   return ffi::Error::Success();
 }
