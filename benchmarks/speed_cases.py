@@ -120,6 +120,35 @@ def _gather_gradient(rows: int, columns: int, count: int):
     return program, (values((rows, columns)), integers(count, rows), values((count, columns), 1))
 
 
+def _segments_of_batches(batches: int, rows: int, into: int):
+    def program(x, ids):
+        return jax.vmap(lambda ids: jax.ops.segment_sum(x, ids, into))(ids)
+
+    return program, (values((rows,)), integers((batches, rows), into))
+
+
+def _segments_of_all_sizes(rows: int, columns: int, into: int):
+    program, (x, ids) = _segments(jax.ops.segment_sum, rows, (columns,), into)
+    return program, (x * jnp.exp(8 * values((rows, 1), 1)), ids)
+
+
+def _graph_attention(nodes: int, edges: int, features: int):
+    """The gradient of a layer of one head."""
+
+    def loss(w, of_senders, of_receivers, x, senders, receivers):
+        h = x @ w
+        scores = jax.nn.leaky_relu((h @ of_senders)[senders] + (h @ of_receivers)[receivers])
+        largest = jax.ops.segment_max(scores, receivers, nodes)
+        weights = jnp.exp(scores - largest[receivers])
+        weights /= jax.ops.segment_sum(weights, receivers, nodes)[receivers]
+        return (jax.ops.segment_sum(h[senders] * weights[:, None], receivers, nodes) ** 2).sum()
+
+    parameters = (values((features // 2, features)), values((features,)), values((features,), 1))
+    senders, receivers = integers((2, edges), nodes)
+    inputs = values((nodes, features // 2), 2), senders, receivers
+    return jax.grad(loss, (0, 1, 2)), (*parameters, *inputs)
+
+
 def sparse() -> list[Case]:
     shapes = {
         "10,000 x 64 into 1,000": (10_000, (64,), 1000),
@@ -142,6 +171,13 @@ def sparse() -> list[Case]:
             for name in ("10,000 x 64 into 1,000", "100,000 into 100")
         ),
         case(gradient, _gather_gradient, 5000, 64, 20_000, bar=1.2),
+        case("segment_sum of 10 batches, 20,000 into 32", _segments_of_batches, 10, 20_000, 32),
+        case(
+            "segment_sum of all sizes, 20,000 x 3 into 2,000",
+            _segments_of_all_sizes,
+            *(20_000, 3, 2000),
+        ),
+        case("gradient of graph attention, 8,000 edges", _graph_attention, 2000, 8000, 64),
         found(cpu.vocabulary_cases, "embeddings, 512 of 8192x256, gradient", 1.2),
     ]
 

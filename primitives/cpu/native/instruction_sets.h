@@ -394,7 +394,8 @@ struct Scatter {
                        int64_t width, double* sums, int32_t* counts, uint32_t* largest,
                        uint32_t* smallest);
   // The same, without the magnitudes; but of each sum the range of the exponents of its updates that are
-  // not zero, as the larger of 16 bits each: the largest of them, and 255 less the smallest.
+  // not zero, as the larger of 16 bits each: the largest of them, and 255 less the smallest.  It may
+  // write what it reads up to 12 bytes behind the ranges, where the counts are.
   void (*add_with_ranges)(const float* updates, int64_t row, const int32_t* at, int64_t count,
                           uint32_t n, int64_t width, double* sums, uint32_t* ranges,
                           int32_t* counts);

@@ -302,9 +302,50 @@ static inline V range_of(V bits) {
   return exponent == 0 ? V{} : exponent | (255 - exponent) << 16;
 }
 
+constexpr int64_t kNarrow = 4;
+
+// Of rows of up to kNarrow elements, one behind the other.  It reads and writes as many of the ranges for
+// each row, of which those that are not the row's stay as they are.
+static void add_narrow_with_ranges(const float* updates, const int32_t* at, int64_t count, uint32_t n,
+                                   int64_t width, double* sums, uint32_t* ranges, int32_t* counts) {
+  constexpr int64_t kRows = 256;
+  typedef uint32_t Row __attribute__((vector_size(4 * kNarrow)));
+  typedef uint16_t Parts __attribute__((vector_size(4 * kNarrow)));
+  Row is_row;
+  for (int64_t c = 0; c < kNarrow; ++c) is_row[c] = c < width ? ~0u : 0;
+  uint32_t staged[kNarrow * (kRows + 1)] = {};
+  for (int64_t first = 0; first < count; first += kRows) {
+    const float* const from = updates + first * width;
+    const int64_t here = std::min(kRows, count - first), size = here * width;
+    int64_t i = 0;
+    for (; i + kLanes <= size; i += kLanes) {
+      const Unsigned range = range_of(as<Unsigned>(load(from + i)));
+      __builtin_memcpy(staged + i, &range, sizeof range);
+    }
+    for (; i < size; ++i) staged[i] = range_of(as<uint32_t>(from[i]));
+    with_known(width, [=, &staged](int64_t size) __attribute__((always_inline)) {
+      for (int64_t k = 0; k < here; ++k) {
+        const uint32_t r = at[first + k];
+        if (r >= n) continue;
+        ++counts[r];
+        add_to_sums(from + k * size, size, sums + r * size);
+        Row row;
+        Parts range;
+        __builtin_memcpy(&row, staged + k * size, sizeof row);
+        __builtin_memcpy(&range, ranges + r * size, sizeof range);
+        range = larger(as<Parts>(row & is_row), range);
+        __builtin_memcpy(ranges + r * size, &range, sizeof range);
+      }
+    });
+  }
+}
+
 static void add_with_ranges(const float* updates, int64_t row, const int32_t* at, int64_t count,
                             uint32_t n, int64_t width, double* sums, uint32_t* ranges,
                             int32_t* counts) {
+  if (row == width && width <= kNarrow) {
+    return add_narrow_with_ranges(updates, at, count, n, width, sums, ranges, counts);
+  }
   with_known(width, [=](int64_t size) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count; ++k) {
       const uint32_t r = at[k];
