@@ -1,10 +1,11 @@
-"""What loops of few elements take, by XLA alone and by the kernel for loops, beside the estimates.
+"""What loops of few elements take, by XLA alone and by kernels, beside the estimates.
 
     python benchmarks/short_loops.py [--only REGEX ...] [--output benchmarks/results/short_loops]
 
 ``primitives/cpu/short.py`` chooses between the two by what it estimates that an iteration takes;
 the nanoseconds of its operations, and those of the kernel's steps in ``primitives/cpu/steps.py``,
-were fitted to this table.  An estimate need not be right, only its choice: a case where the way
+were fitted to this table, where the kernel for loops takes the loop; else its steps are kernels
+that XLA calls.  An estimate need not be right, only its choice: a case where the way
 that is chosen takes more than a quarter longer than the other is marked.  With --output, writes
 OUTPUT.md.
 """
@@ -52,7 +53,9 @@ def _cases() -> dict[str, tuple[Any, tuple]]:
     of_elements = {
         "1 multiplication": _repeated(lambda x: x * 0.99, 1),
         "8 multiplications": _repeated(lambda x: x * 0.99, 8),
-        "8 divisions": _repeated(lambda x: 1 / (x + 2), 4),
+        "4 divisions": _repeated(lambda x: 1 / (x + 2), 4),
+        "4 square roots": _repeated(lambda x: jnp.sqrt(jnp.abs(x)), 4),
+        "4 reciprocal square roots": _repeated(lambda x: lax.rsqrt(jnp.abs(x) + 1), 4),
         "exp": lambda x: jnp.exp(-x),
         "2 exps": lambda x: jnp.exp(-jnp.exp(-x)),
         "log": lambda x: jnp.log(x * x + 2),
@@ -89,20 +92,22 @@ def _cases() -> dict[str, tuple[Any, tuple]]:
     return cases
 
 
-class Way(NamedTuple):
-    """A loop in one of the two ways: the nanoseconds of an iteration, and what was estimated."""
+class Estimate(NamedTuple):
+    """The nanoseconds of an iteration by XLA, and by the kernel, if it has one; the choice."""
 
-    measured: float
-    estimated: float
+    by_xla: float
+    by_kernel: float | None
+    is_short: bool
 
 
 def _compiled(body, operands, by_xla: bool):
-    """The loop, compiled, and the estimates of XLA's time and of the kernel's, if it takes it."""
+    """The loop, compiled, and what is estimated of it."""
     estimates = []
 
     def is_short(loop, code):
-        of_operations = (times * short._by_xla(e) for e, times in short._operations_of(loop))
-        estimates.append((sum(of_operations), code.nanoseconds if code else None))
+        by_kernel = code.nanoseconds if code else None
+        choice = short.is_short(loop, code)
+        estimates.append(Estimate(short.nanoseconds(loop), by_kernel, choice))
         return by_xla
 
     def run(x, *others):
@@ -117,33 +122,34 @@ def _compiled(body, operands, by_xla: bool):
     return lowered.compile(), estimates[-1]
 
 
-def measure(body, operands) -> tuple[Way, Way | None]:
-    """By XLA and by the kernel, if it takes the loop; the two take turns."""
+def measure(body, operands) -> tuple[tuple[float, float], Estimate]:
+    """The nanoseconds by XLA alone and by kernels, which take turns, and what was estimated."""
     ways = [_compiled(body, operands, by_xla) for by_xla in (True, False)]
-    estimates = ways[0][1]
-    ways = [run for run, _ in ways[: 1 + (estimates[1] is not None)]]
     best = [float("inf")] * len(ways)
     for _ in range(TURNS):
-        for i, run in enumerate(ways):
+        for i, (run, _) in enumerate(ways):
             for _ in range(CALLS):
                 start = time.perf_counter()
                 jax.block_until_ready(run(*operands))
                 best[i] = min(best[i], (time.perf_counter() - start) / STEPS * 1e9)
-    found = [Way(*way) for way in zip(best, estimates, strict=False)]
-    return found[0], found[1] if len(found) > 1 else None
+    return (best[0], best[1]), ways[0][1]
 
 
-def row(name: str, by_xla: Way, by_kernel: Way | None) -> str:
-    cells = [name, f"{by_xla.measured:.0f}", f"{by_xla.estimated:.0f}"]
-    if by_kernel is None:
-        return "| " + " | ".join([*cells, "", "", "XLA"]) + " |"
-    chosen, other = by_xla, by_kernel
-    if by_kernel.estimated <= by_xla.estimated:
-        chosen, other = by_kernel, by_xla
-    choice = "XLA" if chosen is by_xla else "kernel"
-    if chosen.measured > _MUCH * other.measured:
-        choice = f"**{choice}: {chosen.measured / other.measured:.1f} times the other's time**"
-    cells += [f"{by_kernel.measured:.0f}", f"{by_kernel.estimated:.0f}", choice]
+def row(name: str, measured: tuple[float, float], estimate: Estimate) -> str:
+    by_xla, by_kernels = measured
+    chosen, other = measured if estimate.is_short else measured[::-1]
+    choice = "XLA" if estimate.is_short else "kernels"
+    if chosen > _MUCH * other:
+        choice = f"**{choice}: {chosen / other:.1f} times the other's time**"
+    of_kernel = "no kernel" if estimate.by_kernel is None else f"{estimate.by_kernel:.0f}"
+    cells = [
+        name,
+        f"{by_xla:.0f}",
+        f"{estimate.by_xla:.0f}",
+        f"{by_kernels:.0f}",
+        of_kernel,
+        choice,
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -156,7 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = [f"{key}: {value}  " for key, value in environment().items() if value]
     lines += ["", "Nanoseconds of an iteration.", ""]
-    lines += ["| case | XLA | estimated | kernel | estimated | choice |"]
+    lines += ["| case | XLA | estimated | kernels | estimated | choice |"]
     lines += ["|---|---:|---:|---:|---:|---|"]
     print("\n".join(lines), flush=True)
     for name, (body, operands) in _cases().items():

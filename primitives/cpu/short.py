@@ -57,7 +57,7 @@ _OF_INTEGERS = frozenset(
     ("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin")
 )
 #: Operations of numbers that take longer than others.
-_SLOW = frozenset(PREFIX + name for name in ("div", "rem", "sqrt", "rsqrt", "cbrt"))
+_SLOW = frozenset(PREFIX + name for name in ("div", "sqrt", "rsqrt"))
 #: Nanoseconds of an element.
 _ONE_BY_ONE = {"gather": 2, "sort": 30, "cumsum": 5, "cumprod": 5, "cummax": 5, "cummin": 5}
 _ONE_BY_ONE |= {PREFIX + name: time for name, time in _ONE_BY_ONE.items()}
@@ -146,6 +146,11 @@ def _by_xla(operation) -> float:
     return vectors * (5 if primitive.name in _SLOW else 2)
 
 
+def nanoseconds(loop) -> float:
+    """Those that XLA is estimated to take for an iteration; infinite if unknown."""
+    return sum(times * _by_xla(e) for e, times in _operations_of(loop))
+
+
 def _without_rounding(operation) -> bool:
     """Whether an operation rounds no numbers: it moves, chooses, compares, or has integers."""
     if _moves(operation) or operation.primitive.name in _CHOOSING:
@@ -176,4 +181,4 @@ def is_short(loop, code) -> bool:
         return False
     calls = sum(times for e, times in times_of if not _moves(e))
     by_kernels = code.nanoseconds if code else _CALL * calls
-    return sum(times * _by_xla(e) for e, times in times_of) < by_kernels
+    return nanoseconds(loop) < by_kernels

@@ -201,14 +201,17 @@ def as_rows(operand, indices, updates, numbers, mode):
     updates = lax.transpose(updates, (*scattered, *numbers.update_window_dims))
     windows = math.prod(indices.shape[:-1])
     starts = _starts(shape, indices, numbers, mode)
-    outside = [(x < 0) | (x >= np.int32(shape[d])) for d, x in starts.items()]
-    for d, of_indices in zip(batch, numbers.scatter_indices_batching_dims, strict=True):
-        starts[d] = lax.broadcasted_iota(np.int32, indices.shape[:-1], of_indices)
-    row = starts[0]
-    for d in range(1, leading):
-        row = row * np.int32(shape[d]) + starts[d]
-    if leading > 1:
-        outside = functools.reduce(lax.bitwise_or, outside)
+    if leading == 1:
+        row = starts[0]
+    else:
+        outside = functools.reduce(
+            lax.bitwise_or, [(x < 0) | (x >= np.int32(shape[d])) for d, x in starts.items()]
+        )
+        for d, of_indices in zip(batch, numbers.scatter_indices_batching_dims, strict=True):
+            starts[d] = lax.broadcasted_iota(np.int32, indices.shape[:-1], of_indices)
+        row = starts[0]
+        for d in range(1, leading):
+            row = row * np.int32(shape[d]) + starts[d]
         row = lax.select(outside, lax.full_like(row, rows), row)
     return rows, width, lax.reshape(row, (windows,)), lax.reshape(updates, (windows, width))
 

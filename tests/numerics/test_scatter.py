@@ -500,33 +500,46 @@ def test_batches_of_scatters(method, mode):
     rng = np.random.default_rng(3)
     index, x, u = rng.integers(-2, 14, (4, 3, 60)), spread((4, 3, 12, 5)), spread((4, 3, 60, 5), 1)
 
+    def each(x, index, u):
+        return getattr(x.at[index], method)(u, mode=mode)
+
     def run(x, u):
-        each = lambda x, i, u: getattr(x.at[i], method)(u, mode=mode)  # noqa: E731
         return jax.vmap(jax.vmap(each))(x, index, u)
+
+    def run_one_by_one(x, u):
+        batches = (a.reshape(12, *a.shape[2:]) for a in (x, index, u))
+        return jnp.stack([each(*batch) for batch in zip(*batches, strict=True)]).reshape(x.shape)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "available", lambda: False)
-        one_by_one = repjax.reproducible(
-            lambda x, u: jnp.stack(
-                [
-                    jnp.stack(
-                        [
-                            getattr(x[i, j].at[index[i, j]], method)(u[i, j], mode=mode)
-                            for j in range(3)
-                        ]
-                    )
-                    for i in range(4)
-                ]
-            )
-        )(x, u)
+        one_by_one = repjax.reproducible(run_one_by_one)(x, u)
+        assert_same_bits(repjax.reproducible(lambda *xs: run(*xs))(x, u), one_by_one)
     lowered = repjax.reproducible(run).lower(x, u)
     assert ("custom_call @repjax_scatter" in lowered.as_text()) == (method != "set")
     for name in each_instruction_set():
         assert_same_bits(lowered.compile()(x, u), one_by_one, name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "available", lambda: False)
-        assert_same_bits(repjax.reproducible(lambda *xs: run(*xs))(x, u), one_by_one)
     assert not same_bits(repjax.reproducible(run)(x, u[:, :, ::-1]), one_by_one)  # negative control
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_batches_behind_rows(kernel, monkeypatch):
+    """The axis of the batches is the second of the operand, and of the indices."""
+    if not kernel:
+        monkeypatch.setattr(library, "available", lambda: False)
+    index, x, u = RNG.integers(-2, 9, (60, 4)), spread((7, 4, 3)), spread((60, 4, 3), 1)
+    numbers = lax.ScatterDimensionNumbers((2,), (0,), (0,), (1,), (1,))
+
+    def run(x, u):
+        return lax.scatter_add(x, index[..., None], u, numbers, mode="drop")
+
+    batches = [x[:, b] for b in range(4)]
+    for b, one in enumerate(batches):
+        inside = (index[:, b] >= 0) & (index[:, b] < 7)
+        element = np.arange(one.size).reshape(one.shape)[index[inside, b]]
+        batches[b] = scatter_add(one, element, u[inside, b])
+    expected = np.stack(batches, 1)
+    assert_same_bits(repjax.reproducible(run)(x, u), expected)
+    assert not same_bits(repjax.reproducible(run)(x, u[::-1]), expected)  # negative control
 
 
 @pytest.mark.skipif(not library.available(), reason="there is no kernel")

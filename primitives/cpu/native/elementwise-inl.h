@@ -643,24 +643,15 @@ static inline void load_run(const Element* from, int64_t step, int64_t count, in
 }
 
 // Runs of so few elements that a loop over them takes longer than they do.
-template <int64_t count>
-static void load_short_runs(const int32_t* from, int64_t step, Runs runs, int32_t* to) {
+template <int64_t count, class Element>
+static void load_short_runs(const Element* from, int64_t step, Runs runs, int32_t* to) {
   for (int64_t i = 0; i < runs.count; ++i, from += runs.stride, to += runs.apart) {
-    for (int64_t j = 0; j < count; ++j) to[j] = from[j * step];
+    for (int64_t j = 0; j < count; ++j) to[j] = word(from[j * step]);
   }
 }
 
 static void load_elements(Storage storage, const void* from, int64_t first, int64_t step,
                           int64_t count, Runs runs, int32_t* to) {
-  if (storage == kWord) {
-    const auto* const x = static_cast<const int32_t*>(from) + first;
-    switch (count) {
-      case 2: return load_short_runs<2>(x, step, runs, to);
-      case 3: return load_short_runs<3>(x, step, runs, to);
-      case 4: return load_short_runs<4>(x, step, runs, to);
-      default: break;
-    }
-  }
   if (storage == kWord && step == 1 && count % kLanes == 0) {  // the runs of many moves
     const auto* x = static_cast<const int32_t*>(from) + first;
     for (int64_t i = 0; i < runs.count; ++i, x += runs.stride, to += runs.apart) {
@@ -673,8 +664,15 @@ static void load_elements(Storage storage, const void* from, int64_t first, int6
     return;
   }
   const auto load = [=](auto* from) {
+    const auto* const x = from + first;
+    switch (count) {
+      case 2: return load_short_runs<2>(x, step, runs, to);
+      case 3: return load_short_runs<3>(x, step, runs, to);
+      case 4: return load_short_runs<4>(x, step, runs, to);
+      default: break;
+    }
     for (int64_t i = 0; i < runs.count; ++i) {
-      load_run(from + first + i * runs.stride, step, count, to + i * runs.apart);
+      load_run(x + i * runs.stride, step, count, to + i * runs.apart);
     }
   };
   switch (storage) {

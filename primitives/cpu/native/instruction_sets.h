@@ -395,12 +395,12 @@ struct Scatter {
                        uint32_t* smallest);
   // The same, without the magnitudes; but of each sum the range of the exponents of its updates that are
   // not zero, as the larger of 16 bits each: the largest of them, and 255 less the smallest.  It may
-  // write what it reads up to 12 bytes behind the ranges, where the counts are.
+  // write what it reads behind the ranges, up to a vector.
   void (*add_with_ranges)(const float* updates, int64_t row, const int32_t* at, int64_t count,
                           uint32_t n, int64_t width, double* sums, uint32_t* ranges,
                           int32_t* counts);
   // Whether sums of n updates of such ranges are surely those on their grids, when they are rounded.
-  // It looks kMostLanes further into both.
+  // It looks a vector further into both.
   bool (*are_sure)(const double* sums, const uint32_t* ranges, double n, int precision,
                    int64_t width);
   // Whether the magnitude of one of n numbers that are not zero, less one, is below the limit.

@@ -272,11 +272,11 @@ static void add_in_table(const float* updates, int64_t row, const int32_t* at, i
                          uint32_t n, int64_t width, double* sums, int32_t* counts,
                          uint32_t* of_largest, uint32_t* of_smallest) {
   Magnitudes magnitudes;
-  const bool by_vectors = width % kLanes == 0;  // else rows may be less than a vector
-  if (row == width && !by_vectors) {
-    magnitudes.add(updates, count * width);
-  } else if (!by_vectors) {
-    for (int64_t k = 0; k < count; ++k) magnitudes.add(updates + k * row, width);
+  if (width % kLanes != 0) {  // rows may be less than a vector, which are looked at together
+    const bool together = row == width;
+    for (int64_t k = 0; k < (together ? 1 : count); ++k) {
+      magnitudes.add(updates + k * row, together ? count * width : width);
+    }
   }
   with_known(width, [&](int64_t size) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count; ++k) {

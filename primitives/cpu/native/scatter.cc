@@ -225,16 +225,47 @@ void find_small(const Problem& p, const Scatter& set, uint32_t limit, int64_t be
   }
 }
 
+// For each thread a table of float64 sums [n, width], of how many updates each row has, and of the ranges of
+// the exponents of each sum, if wanted, with room for a vector behind.
+struct Tables {
+  Tables(ffi::ThreadPool* pool, const Problem& p, bool with_ranges)
+      : n(p.n), width(p.width), has_ranges(with_ranges) {
+    const int64_t size = n * width;
+    bytes = round_up(8 * size + 4 * n + (has_ranges ? 4 * (size + kMostLanes) : 0), 64);
+    if (bytes <= kTable && 2 * n <= p.windows) {
+      threads = useful_threads(pool, 2.0 * p.windows * width, kThread);
+    }
+    memory = scratch<kSums, char>(bytes * threads);
+  }
+
+  double* sums(int64_t i) const { return reinterpret_cast<double*>(memory + i * bytes); }
+  int32_t* counts(int64_t i) const { return reinterpret_cast<int32_t*>(sums(i) + n * width); }
+  uint32_t* ranges(int64_t i) const { return reinterpret_cast<uint32_t*>(counts(i) + n); }
+
+  void clear(int64_t i) const { std::memset(sums(i), 0, bytes); }
+
+  // Brings rows [begin, end) of all tables to the first one.
+  void join(int64_t begin, int64_t end) const {
+    const int64_t first = begin * width, last = end * width;
+    for (int64_t i = 1; i < threads; ++i) {
+      for (int64_t j = first; j < last; ++j) sums(0)[j] += sums(i)[j];
+      for (int64_t r = begin; r < end; ++r) counts(0)[r] += counts(i)[r];
+      for (int64_t j = first; has_ranges && j < last; ++j) {
+        ranges(0)[j] = joined_ranges(ranges(0)[j], ranges(i)[j]);
+      }
+    }
+  }
+
+  int64_t n, width, bytes, threads = 1;
+  bool has_ranges;
+  char* memory;
+};
+
 // Adds all updates as they come to float64 sums, a table [n, width] for each thread, where nearly all
 // are large enough for one grid; else does nothing.  Returns whether it did.
 bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) {
-  const int64_t size = p.n * p.width, bytes = round_up(8 * size + 4 * p.n, 64);
-  const int64_t threads = bytes <= kTable && 2 * p.n <= p.windows
-                              ? useful_threads(pool, 2.0 * p.windows * p.width, kThread)
-                              : 1;
-  char* const tables = scratch<kSums, char>(bytes * threads);
-  const auto sums = [=](int64_t i) { return reinterpret_cast<double*>(tables + i * bytes); };
-  const auto counts = [=](int64_t i) { return reinterpret_cast<int32_t*>(sums(i) + size); };
+  const Tables tables(pool, p, false);
+  const int64_t threads = tables.threads;
 
   // What is too small for the grid of the largest update, so that float64 sums are not exact.
   const auto least = [&](uint32_t largest) {
@@ -248,14 +279,14 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
   std::atomic<bool> too_wide{false};
   in_parallel(pool, threads, threads, [&](int64_t i) {
     const IeeeArithmetic ieee(true);
-    std::memset(sums(i), 0, bytes);
+    tables.clear(i);
     uint32_t most = 0;
     int64_t wide = 0;
     for (int64_t b = i * blocks / threads; b < (i + 1) * blocks / threads; ++b) {
       const int64_t k = b * together, here = std::min(together, p.windows - k);
       uint32_t of_block;
       set.add_in_table(p.updates + k * p.step, p.step, p.row + k, here, uint32_t(p.n), p.width,
-                       sums(i), counts(i), &of_block, &smallest[b]);
+                       tables.sums(i), tables.counts(i), &of_block, &smallest[b]);
       most = std::max(most, of_block);
       wide += smallest[b] < least(most);
       if (most >= 0x7F800000 || wide > most_wide) too_wide = true;
@@ -287,15 +318,12 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
   std::vector<char> unsure(p.n + 1);
   std::atomic<bool> any_unsure{false};
   const int64_t rows = std::max<int64_t>(1, kBlock / p.width);
-  share(pool, blocks_of(p.n, rows), 4.0 * size, kThread, [&](int64_t block) {
+  share(pool, blocks_of(p.n, rows), 4.0 * p.n * p.width, kThread, [&](int64_t block) {
     const IeeeArithmetic ieee(true);
     const int64_t begin = block * rows, end = std::min(p.n, begin + rows);
-    for (int64_t i = 1; i < threads; ++i) {
-      for (int64_t j = begin * p.width; j < end * p.width; ++j) sums(0)[j] += sums(i)[j];
-      for (int64_t r = begin; r < end; ++r) counts(0)[r] += counts(i)[r];
-    }
-    const double* const sum = sums(0);
-    const int32_t* const count = counts(0);
+    tables.join(begin, end);
+    const double* const sum = tables.sums(0);
+    const int32_t* const count = tables.counts(0);
     auto at = std::lower_bound(small.begin(), small.end(), begin * p.width);
     const auto small_end = std::lower_bound(at, small.end(), end * p.width);
     for (int64_t r = begin; r < end; ++r) {
@@ -331,39 +359,28 @@ bool add_in_tables(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) 
 // The same, where many updates are too small for one grid: of each sum it is known which exponents its
 // own updates have.
 void add_in_tables_of_ranges(ffi::ThreadPool* pool, const Problem& p, const Scatter& set) {
-  const int64_t size = p.n * p.width, bytes = round_up(12 * size + 4 * p.n, 64);
-  const int64_t threads =
-      bytes <= kTable ? useful_threads(pool, 2.0 * p.windows * p.width, kThread) : 1;
-  char* const tables = scratch<kSums, char>(bytes * threads + kMostLanes * sizeof(double));
-  const auto sums = [=](int64_t i) { return reinterpret_cast<double*>(tables + i * bytes); };
-  const auto ranges = [=](int64_t i) { return reinterpret_cast<uint32_t*>(sums(i) + size); };
-  const auto counts = [=](int64_t i) { return reinterpret_cast<int32_t*>(ranges(i) + size); };
+  const Tables tables(pool, p, true);
+  const int64_t threads = tables.threads;
   in_parallel(pool, threads, threads, [&](int64_t i) {
     const IeeeArithmetic ieee(true);
-    std::memset(sums(i), 0, bytes);
+    tables.clear(i);
     const int64_t begin = i * p.windows / threads, end = (i + 1) * p.windows / threads;
     set.add_with_ranges(p.updates + begin * p.step, p.step, p.row + begin, end - begin,
-                        uint32_t(p.n), p.width, sums(i), ranges(i), counts(i));
+                        uint32_t(p.n), p.width, tables.sums(i), tables.ranges(i), tables.counts(i));
   });
   std::vector<char> unsure(p.n + 1);
   std::atomic<bool> any_unsure{false};
   const int64_t rows = std::max<int64_t>(1, kBlock / p.width);
-  share(pool, blocks_of(p.n, rows), 8.0 * size, kThread, [&](int64_t block) {
+  share(pool, blocks_of(p.n, rows), 8.0 * p.n * p.width, kThread, [&](int64_t block) {
     const IeeeArithmetic ieee(true);
     const int64_t begin = block * rows, end = std::min(p.n, begin + rows);
-    for (int64_t i = 1; i < threads; ++i) {
-      for (int64_t j = begin * p.width; j < end * p.width; ++j) {
-        sums(0)[j] += sums(i)[j];
-        ranges(0)[j] = joined_ranges(ranges(0)[j], ranges(i)[j]);
-      }
-      for (int64_t r = begin; r < end; ++r) counts(0)[r] += counts(i)[r];
-    }
+    tables.join(begin, end);
     for (int64_t r = begin; r < end; ++r) {
-      const int32_t n = counts(0)[r];
+      const int32_t n = tables.counts(0)[r];
       if (n == 0) continue;
-      const double* const sum = sums(0) + r * p.width;
+      const double* const sum = tables.sums(0) + r * p.width;
       float* const to = p.out + r * p.step;
-      if (set.are_sure(sum, ranges(0) + r * p.width, n, p.precision, p.width)) {
+      if (set.are_sure(sum, tables.ranges(0) + r * p.width, n, p.precision, p.width)) {
         set.finish_row(to, sum, 0, p.width, to);
       } else {
         unsure[r] = any_unsure = true;
