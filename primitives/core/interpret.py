@@ -86,6 +86,8 @@ def program(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _find_rule(context: Context, equation) -> Rule:
     """The rule of an equation, or RefusedError."""
     name = equation.primitive.name
+    if name == PREFIX + "canonicalize" and not context.differentiable:
+        return _as_its_operand
     if name.startswith(PREFIX):
         return _as_it_stands
     if name in STRUCTURAL:
@@ -134,6 +136,11 @@ def _function_of(primitive) -> Callable[..., Any] | None:
 def _as_it_stands(context: Context, operands, params):
     results = bind_equation(context.equation, operands, params)
     return results if context.equation.primitive.multiple_results else results[0]
+
+
+def _as_its_operand(context: Context, operands, params):
+    """Of what is made canonical: all values of :func:`interpret` are."""
+    return operands[0]
 
 
 def _interpreted(function, context: Context, operands, params):

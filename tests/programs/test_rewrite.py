@@ -947,3 +947,18 @@ def test_other_platforms_raise(monkeypatch):
     traced.lower(lowering_platforms=("cuda",))
     with pytest.raises(NotImplementedError, match=r"or an NVIDIA GPU .*, received tpu; "):
         traced.lower(lowering_platforms=("tpu",))
+
+
+def test_what_is_canonical_is_not_made_so_again():
+    """By explicit functions, and where cotangents are added."""
+
+    def loss(x):
+        y = repjax.lax.mul(x, x)
+        return (y * jnp.tanh(y) + y).sum()
+
+    x = np.concatenate([SPECIALS, patterns(300, 1)])
+    function = repjax.reproducible(jax.grad(loss))
+    jaxpr = str(jax.make_jaxpr(function)(x))
+    assert jaxpr.count("repjax_canonicalize") == 1  # the argument; the result leaves
+    with repjax.enabled():
+        assert_same_bits(jax.grad(loss)(x), function(x))

@@ -27,7 +27,7 @@ struct Registers {
                    // while it is read
 
   void reserve(int64_t count, int64_t elements) {
-    const size_t length = blocks_of(elements, 16) + 1;
+    const size_t length = blocks_of(elements, 16) + 17;
     behind = (length - 1) * 16;
     if (lines.size() < count * length) lines.resize(count * length);
     own.resize(count);
@@ -237,13 +237,34 @@ class Ahead {
 // registers.
 constexpr int64_t kMostNoted = 64;
 
-bool is_sum_or_product(Operation operation) {
-  return operation == Operation::add || operation == Operation::sub || operation == Operation::mul;
+// Whether an operation has the same result for subnormal numbers as for the zeros that they are made: in
+// flushing arithmetic they are zeros to sums, products and comparisons, which do not ask for the sign of one,
+// and what these functions give rounds to the number, which is guarded, or to 1 or 1/2.
+bool takes_subnormals(Operation operation) {
+  switch (operation) {
+    case Operation::add:
+    case Operation::sub:
+    case Operation::mul:
+    case Operation::eq:
+    case Operation::ne:
+    case Operation::lt:
+    case Operation::le:
+    case Operation::exp:
+    case Operation::exp2:
+    case Operation::expm1:
+    case Operation::log1p:
+    case Operation::tanh:
+    case Operation::logistic:
+    case Operation::sinh:
+    case Operation::cosh:
+      return true;
+    default:
+      return false;
+  }
 }
 
-// The instructions that make an input canonical for some operations alone.
-template <class Are>
-uint64_t find_canonical_for(const Bytecode& code, Are are) {
+// The instructions that make an input canonical for such operations alone, to which also a NaN is a NaN.
+uint64_t find_needless(const Bytecode& code) {
   uint64_t found = 0, others = 0;  // registers that others read
   for (int64_t i = code.instruction_count; i-- > 0;) {
     const Instruction& x = code.instructions[i];
@@ -259,39 +280,9 @@ uint64_t find_canonical_for(const Bytecode& code, Are are) {
       found |= uint64_t{1} << i;
     }
     others &= ~(uint64_t{1} << x.to);
-    for (const int64_t from : x.from) others |= uint64_t{!are(i, operation)} << from;
+    for (const int64_t from : x.from) others |= uint64_t{!takes_subnormals(operation)} << from;
   }
   return found;
-}
-
-// Those for additions and multiplications.  Of what is not canonical only subnormal numbers matter to
-// these: their guards make every zero +0, and a NaN is a NaN.  Only of the instructions before the first
-// long one, which might note that an operand was subnormal, too.
-uint64_t find_raw(const Bytecode& code) {
-  if (!notes_subnormals()) return 0;
-  return find_canonical_for(code, [&](int64_t i, Operation operation) {
-    return i < code.first_long && is_sum_or_product(operation);
-  });
-}
-
-// Those for functions that have the same result for subnormal numbers as for zero, once it is guarded: it
-// rounds to the number, or to 1 or 1/2.
-uint64_t find_needless(const Bytecode& code) {
-  return find_canonical_for(code, [](int64_t, Operation operation) {
-    switch (operation) {
-      case Operation::exp:
-      case Operation::exp2:
-      case Operation::expm1:
-      case Operation::log1p:
-      case Operation::tanh:
-      case Operation::logistic:
-      case Operation::sinh:
-      case Operation::cosh:
-        return true;
-      default:
-        return false;
-    }
-  });
 }
 
 // Of arithmetic operations that follow each other, and of comparisons by which the next one selects: what
@@ -458,11 +449,8 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
   next += 2 * code.constant_count;
   code.instructions = reinterpret_cast<const Instruction*>(next);
   next += 5 * code.instruction_count;
-  code.first_long = code.instruction_count;
-  for (int64_t i = code.instruction_count; i-- > 0;) {
-    const int64_t cost = repjax::cost(Operation(code.instructions[i].operation));
-    if (cost > 1) code.first_long = i;
-    code.cost += cost;
+  for (int64_t i = 0; i < code.instruction_count; ++i) {
+    code.cost += repjax::cost(Operation(code.instructions[i].operation));
   }
   const bool has_long = code.cost > code.instruction_count;
   if (!has_long && code.registers <= kFew) code.block = kLongBlock;
@@ -470,8 +458,7 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
     code.pairs = find_pairs(code);
     find_choices(code);
     code.plain = find_plain(code);
-    if (has_long) code.needless = find_needless(code);
-    code.raw = find_raw(code);
+    code.needless = find_needless(code);
   }
   if (code.instruction_count > 0) {
     const Instruction& first = code.instructions[0];
@@ -484,7 +471,6 @@ Bytecode decode(const int64_t*& next, Input* inputs, Output* outputs) {
 }
 
 void put_in_place(Bytecode& code, int64_t input, Output& output) {
-  code.raw = 0;  // a block is not computed a second time, from what has been written
   const int64_t to = code.input_count + (&output - code.outputs);
   std::vector<bool> is_input(code.registers);  // or may be where it is
   is_input[input] = true;
@@ -517,8 +503,11 @@ void take_operands(Input* inputs, int64_t count, const void* const* operands) {
 }
 
 void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64_t end) {
-  const IeeeArithmetic ieee;
-  if (is_short(code, set, end - begin)) return evaluate_short(code, set, begin, end);
+  if (is_short(code, set, end - begin)) {
+    const IeeeArithmetic ieee;
+    return evaluate_short(code, set, begin, end);
+  }
+  const IeeeArithmetic flushing(true);
   const int64_t lanes = set.lanes;  // a power of two: of little bytecode, divisions are what is slow
   const auto whole = [=](int64_t n) { return (n + lanes - 1) & -lanes; };
   const auto is_whole = [=](int64_t n) { return (n & (lanes - 1)) == 0; };
@@ -554,13 +543,12 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   };
   const auto is_output = [=](int64_t r) { return r >= inputs && r < inputs + outputs; };
   // Whether an instruction's result is made canonical by the next one, which gives an output.  Then
-  // it is written where that is, as it nearly always is canonical and can stay there.
-  const auto made_canonical = [=, &code, &set](int64_t i) {
+  // it is written where that is, and made canonical at once or there.
+  const auto made_canonical = [=, &code](int64_t i) {
     if (i + 1 == code.instruction_count) return false;
     const Instruction &x = code.instructions[i], &next = code.instructions[i + 1];
     return Operation(next.operation) == Operation::canonicalize && next.from[0] == x.to &&
-           is_output(next.to) && !is_output(x.to) &&
-           (set.are_canonical || is_looked_at(Operation(x.operation)));
+           is_output(next.to) && !is_output(x.to);
   };
   constexpr int64_t kPieces = 4, kLong = 32;  // pieces and cost of a long instruction
   Ahead ahead(code.cost);
@@ -575,10 +563,7 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
   const Instruction* const instructions = code.instructions;
   const int64_t instruction_count = code.instruction_count;
   const uint64_t plain = code.plain;
-  const int64_t first_long = code.first_long;
-  const bool has_long = first_long < instruction_count;
-  // Whether it is done: with `raw` it may have to be done again without.
-  const auto compute = [=, &code, &set, &ahead, &varying, &ieee](int64_t begin, uint64_t raw) {
+  const auto compute = [=, &code, &set, &ahead, &varying](int64_t begin) {
     const int64_t count = std::min(code.block, end - begin);
     ahead.start();
     const int64_t following = std::min(code.block, std::max(code.until, end) - begin - count);
@@ -617,7 +602,6 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
     for (int64_t i = 0; i < instruction_count; ++i, ahead.fetch(done += here)) {
       const Instruction& x = instructions[i];
       const auto operation = Operation(x.operation);
-      if (i == first_long && raw && ieee.noted_subnormals()) return false;
       if (skipped >> i & 1) continue;
       if (plain >> i & 1) {
         const Operand a = read(x.from[0]), b = read(x.from[1]), c = read(x.from[2]);
@@ -670,16 +654,9 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         held = 0;
         continue;
       }
-      if (operation == Operation::canonicalize && !a.same) {
-        const bool in_its_place = a.at == to[x.to];
-        const bool is_input = x.from[0] < inputs && !is_output(x.to);
-        const bool is_needless = (raw | code.needless) >> i & 1;
-        if (is_needless || ((in_its_place || is_input) && set.are_canonical &&
-                            set.are_canonical(all, a.at))) {
-          result = a;
-          continue;
-        }
-        if (in_its_place) at[x.from[0]].at = a.at = std::copy_n(a.at, all, own[x.from[0]]) - all;
+      if (code.needless >> i & 1 && !a.same) {
+        result = a;
+        continue;
       }
       if (a.same && b.same && c.same && !is_output(x.to)) {
         int32_t* const there = own[x.to] + behind;
@@ -734,17 +711,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
       const int32_t* const before = i == 0 ? nullptr : to[inputs + i - 1];
       store(output, set, before, to[inputs + i], here, code.of_rows(begin, output.width));
     }
-    return !raw || has_long || !ieee.noted_subnormals();
   };
-  ieee.begin();
-  for (; begin < end; begin += code.block) {
-    if (compute(begin, code.raw)) {
-      if (code.raw && has_long) ieee.forget();
-      continue;
-    }
-    compute(begin, 0);
-    ieee.forget();
-  }
+  for (; begin < end; begin += code.block) compute(begin);
 }
 
 }  // namespace repjax

@@ -44,7 +44,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 1024, kLongBlock = 2048;  // elements of a register, at most
+constexpr int64_t kBlock = 1024, kLongBlock = 1024;  // elements of a register, at most
 constexpr int64_t kShort = 64;       // the most registers of short code
 
 constexpr int64_t bytes_of(Storage storage) {
@@ -114,7 +114,6 @@ struct Bytecode {
   const Output* outputs;
   const Constant* constants;
   const Instruction* instructions;
-  uint64_t raw = 0;        // instructions that need not make an input canonical, if none is subnormal
   uint64_t needless = 0;   // instructions that make an input canonical for what does not need it
   uint64_t pairs = 0;      // instructions whose result the next one alone needs, and which are done with it
   uint64_t plain = 0;      // instructions that are functions of their operands, and no more
@@ -124,7 +123,6 @@ struct Bytecode {
   int64_t block = kBlock;  // elements that are computed together
   int64_t row = 0;         // of the longest row, where rows differ
   int64_t cost = 0;        // what an element takes, in additions
-  int64_t first_long = 0;  // the first instruction that takes more than one
   int64_t until = 0;       // the elements that the calls after this one go on to, if any
   const Soon* soon = nullptr;  // what other bytecode reads and writes next, as many elements
   int64_t soon_count = 0;

@@ -45,6 +45,33 @@ static inline Integers<V> canonical(V x) {
   return with_one_nan(x, flush(x));
 }
 
+// How results are made canonical: in IEEE's arithmetic, and, with fewer instructions, in one where
+// subnormal numbers are zeros (IeeeArithmetic with `flush`), among operands, too.  Of a product, quotient or
+// root only what is below the smallest normal number is subnormal there, after or before it is rounded, as the
+// processor has it; that number itself is made zero in either.
+struct InIeee {
+  template <class V>
+  static inline Integers<V> flush(V x) { return float32::flush(x); }
+  template <class V>
+  static inline Integers<V> guard(V x) { return float32::guard(x); }
+  template <class V>
+  static inline Integers<V> canonical(V x) { return float32::canonical(x); }
+};
+struct InFlushing {
+  template <class V>
+  static inline Integers<V> flush(V x) { return as<Integers<V>>(x + V{}); }  // -0 becomes 0
+  template <class V>
+  static inline Integers<V> guard(V x) {
+    if constexpr (kClasses) return as<Bits>(above_tiny(x));
+    else return float32::guard(x);
+  }
+  template <class V>
+  static inline Integers<V> canonical(V x) {
+    if constexpr (kClasses) return as<Bits>(with_one_nan(x));
+    else return float32::with_one_nan(x, flush(x));
+  }
+};
+
 // a b and a / b.  Where masks are registers, GCC would compute it a second time, with a mask, instead of
 // masking the result.
 template <class V>

@@ -116,7 +116,7 @@ template <class Round>
 static inline Bits rounded(Vector x, Round round) {
   const Bits is_fraction = magnitude(x) < fill(0x4B000000);
   const Vector truncated = __builtin_convertvector(__builtin_convertvector(x, Bits), Vector);
-  return where(is_fraction, flush(round(x, truncated)), as<Bits>(x));
+  return where(is_fraction, as<Bits>(round(x, truncated) + Vector{}), as<Bits>(x));
 }
 static inline Bits floor(Vector x) {
   return rounded(x, [](Vector x, Vector t) { return t > x ? t - 1.0f : t; });
@@ -177,12 +177,13 @@ static bool divide_in_floats(const int32_t* x, int64_t count, float by, int32_t*
   const Vector y = broadcast(1 / by), minus = broadcast(-by), one = broadcast(1);
   const Vector rest = fma(y, minus, one) * y;
   const IeeeArithmetic flushing(true);
+  flushing.forget();
 #pragma GCC unroll 4
   for (int64_t i = 0; i < count; i += kLanes) {
     Vector a;
     __builtin_memcpy(&a, x + i, sizeof a);
     const Vector q = fma(a, y, a * rest);
-    const auto bits = guard(fma(fma(q, minus, a), y, q));
+    const auto bits = InFlushing::guard(fma(fma(q, minus, a), y, q));
     __builtin_memcpy(to + i, &bits, sizeof bits);
   }
   return !flushing.noted_any();
@@ -218,8 +219,8 @@ static inline __attribute__((always_inline)) void for_each(Function function, in
 }
 
 // Calls `each` with what an operation makes of three elements, and `others` for those that take more
-// than a few instructions, or other operands.
-template <class Each, class Others>
+// than a few instructions, or other operands.  `In` says in which arithmetic.
+template <class In, class Each, class Others>
 static inline __attribute__((always_inline)) void each_of(Operation operation, Each each,
                                                           Others others) {
 #define FLOATS(name, result)                                                     \
@@ -236,14 +237,14 @@ static inline __attribute__((always_inline)) void each_of(Operation operation, E
       return (Bits)(result);                                                     \
     });
   switch (operation) {
-    FLOATS(canonicalize, canonical(x))
-    FLOATS(add, flush(x + y))
-    FLOATS(sub, flush(x - y))
-    FLOATS(mul, guard(multiplied(x, y)))
-    FLOATS(div, guard(divided(x, y)))
-    FLOATS(neg, flush(-x))
-    FLOATS(sqrt, guard(root(x)))
-    FLOATS(one_minus_square, guard(fma(-x, x, as<Vector>(fill(0x3F800000)))))
+    FLOATS(canonicalize, In::canonical(x))
+    FLOATS(add, In::flush(x + y))
+    FLOATS(sub, In::flush(x - y))
+    FLOATS(mul, In::guard(multiplied(x, y)))
+    FLOATS(div, In::guard(divided(x, y)))
+    FLOATS(neg, In::flush(-x))
+    FLOATS(sqrt, as<Bits>(root(x)))
+    FLOATS(one_minus_square, In::guard(fma(-x, x, as<Vector>(fill(0x3F800000)))))
     FLOATS(max, largest(x, y))
     FLOATS(min, smallest(x, y))
     FLOATS(sign, sign(x))
@@ -335,6 +336,20 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
 #undef IN_LOOP
 }
 
+// Whether a function has the same results in flushing arithmetic, as all of them show (docs/proofs).
+static bool is_alike_in_flushing(Operation operation) {
+  if (operation == Operation::erf) return false;  // of which parts are subnormal
+#define REPJAX_CASE(name) case Operation::name:
+  switch (operation) {
+    REPJAX_ELEMENTARY(REPJAX_CASE)
+      return true;
+    default:
+      return false;
+  }
+#undef REPJAX_CASE
+}
+
+// In flushing arithmetic, as all but `run`.
 static void apply(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                   int32_t* to) {
   // Where vectors are long, divisions of float32 take longer.
@@ -350,14 +365,25 @@ static void apply(Operation operation, int64_t count, Operand a, Operand b, Oper
       return quotient(as<Unsigned>(i), inverse);
     });
   }
-  each_of(operation, each, [=] { apply_function(operation, count, a, b, c, to); });
+  each_of<InFlushing>(operation, each, [=] {
+    if (is_alike_in_flushing(operation)) return apply_function(operation, count, a, b, c, to);
+    const IeeeArithmetic ieee;
+    apply_function(operation, count, a, b, c, to);
+  });
 }
 
-// As for_each; whether the results, which are canonical but for NaNs, have none: 0 times a NaN, or an
-// infinity, is one.
+// As for_each; whether the results, which are canonical but for NaNs, have none, or all are made the one: 0
+// times a NaN, or an infinity, is one.
 template <class Function, class... Of>
 static inline __attribute__((always_inline)) bool for_each_and_look(Function function, int64_t count,
                                                                     int32_t* to, Of... of) {
+  if constexpr (kClasses) {
+    const auto canonical = [=](auto... x) __attribute__((always_inline)) {
+      return InFlushing::canonical(as<Vector>(function(x...)));
+    };
+    for_each(canonical, count, to, of...);
+    return true;
+  }
   Vector sum = {};
   for_each(
       [&](auto... x) __attribute__((always_inline)) {
@@ -378,17 +404,17 @@ static bool apply_and_look(Operation operation, int64_t count, Operand a, Operan
   const auto each = [=](auto function) { return for_each_and_look(function, count, to, a, b, c); };
   switch (operation) {
     case Operation::add:
-      return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) + as<Vector>(y)); });
+      return each([](Bits x, Bits y, Bits) { return InFlushing::flush(as<Vector>(x) + as<Vector>(y)); });
     case Operation::sub:
-      return each([](Bits x, Bits y, Bits) { return flush(as<Vector>(x) - as<Vector>(y)); });
+      return each([](Bits x, Bits y, Bits) { return InFlushing::flush(as<Vector>(x) - as<Vector>(y)); });
     case Operation::mul:
       return each([](Bits x, Bits y, Bits) {
-        return guard(multiplied(as<Vector>(x), as<Vector>(y)));
+        return InFlushing::guard(multiplied(as<Vector>(x), as<Vector>(y)));
       });
     case Operation::div:
-      return each([](Bits x, Bits y, Bits) { return guard(divided(as<Vector>(x), as<Vector>(y))); });
+      return each([](Bits x, Bits y, Bits) { return InFlushing::guard(divided(as<Vector>(x), as<Vector>(y))); });
     case Operation::sqrt:
-      return each([](Bits x, Bits, Bits) { return guard(root(as<Vector>(x))); });
+      return each([](Bits x, Bits, Bits) { return as<Bits>(root(as<Vector>(x))); });
     case Operation::select:
       return each([](Bits x, Bits y, Bits z) { return where(x, z, y); });
     default:
@@ -404,13 +430,13 @@ static inline __attribute__((always_inline)) bool with_arithmetic(Operation oper
 #define OF_TWO(result) with([](Vector x, Vector y) { return as<Vector>(result); })
   switch (operation) {
     case Operation::add:
-      return OF_TWO(flush(x + y));
+      return OF_TWO(InFlushing::flush(x + y));
     case Operation::mul:
-      return OF_TWO(guard(multiplied(x, y)));
+      return OF_TWO(InFlushing::guard(multiplied(x, y)));
     case Operation::sub:
-      return turned ? OF_TWO(flush(y - x)) : OF_TWO(flush(x - y));
+      return turned ? OF_TWO(InFlushing::flush(y - x)) : OF_TWO(InFlushing::flush(x - y));
     default:
-      return turned ? OF_TWO(guard(divided(y, x))) : OF_TWO(guard(divided(x, y)));
+      return turned ? OF_TWO(InFlushing::guard(divided(y, x))) : OF_TWO(InFlushing::guard(divided(x, y)));
   }
 #undef OF_TWO
 }
@@ -440,18 +466,24 @@ static inline bool drops_tiny(Operation operation, float number) {
 
 template <class With>
 static inline __attribute__((always_inline)) bool with_comparison(Operation operation, With with) {
-#define OF_TWO(result) with([](Vector x, Vector y) { return (Bits)(result); })
+#define COMPARED(type, op) with([](Bits x, Bits y) { return (Bits)(as<type>(x) op as<type>(y)); })
   switch (operation) {
     case Operation::eq:
-      return OF_TWO(x == y);
+      return COMPARED(Vector, ==);
     case Operation::ne:
-      return OF_TWO(x != y);
+      return COMPARED(Vector, !=);
     case Operation::lt:
-      return OF_TWO(x < y);
+      return COMPARED(Vector, <);
+    case Operation::le:
+      return COMPARED(Vector, <=);
+    case Operation::integer_eq:
+      return COMPARED(Bits, ==);
+    case Operation::integer_lt:
+      return COMPARED(Bits, <);
     default:
-      return OF_TWO(x <= y);
+      return COMPARED(Bits, <=);
   }
-#undef OF_TWO
+#undef COMPARED
 }
 
 static bool apply_pair(Operation first, Operation second, bool turned, bool looks, int64_t count,
@@ -464,7 +496,7 @@ static bool apply_pair(Operation first, Operation second, bool turned, bool look
   if (second == Operation::select) {
     return with_comparison(first, [&](auto compare) {
       const auto chosen = [=](Bits x, Bits y, Bits z, Bits w) __attribute__((always_inline)) {
-        return where(compare(as<Vector>(x), as<Vector>(y)), w, z);
+        return where(compare(x, y), w, z);
       };
       return each(chosen, a, b, c, d);
     });
@@ -768,7 +800,7 @@ static void run(const Short& code, int32_t* lines) {
         set(to + at, function(get(a + at), get(b + at), get(c + at)));
       }
     };
-    each_of(operation, each, [&] {
+    each_of<InIeee>(operation, each, [&] {
       const auto operand = [=](int64_t r) { return Operand{line(r), false}; };
       if (operation == Operation::hold) {
         terms[held++] = operand(x.from[0]);

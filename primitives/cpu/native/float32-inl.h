@@ -47,6 +47,10 @@ static inline bool any(Bits bits);
 // subnormal.
 static inline bool any_other(Vector a, Vector b, Vector c, Vector d);
 static inline Bits normal_or_zero(Bits x);
+// The same, where subnormal numbers are zeros: x, or +0 where that is at most the smallest normal number; and x,
+// +0 where that is a zero, and the NaN where it is one.
+static inline Vector above_tiny(Vector x);
+static inline Vector with_one_nan(Vector x);
 
 #include "canonical-inl.h"
 #include "shuffles-inl.h"

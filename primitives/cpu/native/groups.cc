@@ -160,10 +160,13 @@ ffi::Error canonicalize(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
     return ffi::Error::InvalidArgument("the result is not in the place of the operand");
   }
   share(&pool, blocks_of(size, kTogether), size, kThread, [=, &set](int64_t i) {
-    const IeeeArithmetic ieee;
     int32_t* const y = to + i * kTogether;
     const int64_t count = std::min(kTogether, size - i * kTogether), whole = count & -lanes;
-    if (set.are_canonical && whole > 0 && set.are_canonical(count, y)) return;
+    if (set.are_canonical && whole > 0) {
+      const IeeeArithmetic ieee;
+      if (set.are_canonical(count, y)) return;
+    }
+    const IeeeArithmetic flushing(true);
     const auto apply = [&](int64_t count, int32_t* y) {
       const Operand operand = {y, false};
       set.apply(Operation::canonicalize, count, operand, operand, operand, y);

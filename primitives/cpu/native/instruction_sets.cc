@@ -127,6 +127,17 @@ static inline Bits normal_or_zero(Bits x) {
   const auto i = (__m512i)x;
   return (Bits)_mm512_maskz_mov_epi32(_mm512_test_epi32_mask(i, _mm512_set1_epi32(0x7F800000)), i);
 }
+static inline Vector above_tiny(Vector x) {
+  const __m512 tiny = _mm512_set1_ps(0x1p-126f);
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), tiny, _CMP_NLE_UQ), x);
+}
+static inline Vector with_one_nan(Vector x) {
+  // By classes, four bits each from the last ones on: quiet and signaling NaNs remain what they are the result
+  // of, zeros are +0, 1 and what is infinite, negative or positive is x.
+  constexpr int kClassesTo = 0x11111800;
+  const auto nan = (__m512)_mm512_set1_epi32(0x7FC00000);
+  return _mm512_fixupimm_ps(nan, x, _mm512_set1_epi32(kClassesTo), 0);
+}
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
 }

@@ -306,7 +306,8 @@ inline bool is_arithmetic(Operation operation) {
 }
 inline bool is_comparison(Operation operation) {
   return operation == Operation::eq || operation == Operation::ne || operation == Operation::lt ||
-         operation == Operation::le;
+         operation == Operation::le || operation == Operation::integer_eq ||
+         operation == Operation::integer_lt || operation == Operation::integer_le;
 }
 
 constexpr int kMostTerms = 8;  // of add_n
@@ -355,9 +356,10 @@ constexpr int kShortVectors = 4;
 // elementwise-inl.h: the instructions of bytecode.
 struct Elementwise {
   int64_t lanes;
-  // to = operation(a, b, c) on `count` elements, a multiple of `lanes`.
+  // to = operation(a, b, c) on `count` elements, a multiple of `lanes`, in flushing arithmetic (IeeeArithmetic);
+  // so are the next two.
   void (*apply)(Operation operation, int64_t count, Operand a, Operand b, Operand c, int32_t* to);
-  // The same; whether canonicalize would leave the results, which it may deny.  Operands are canonical but
+  // The same, or made canonical; whether canonicalize would leave the results, which it may deny.  Operands are canonical but
   // for NaNs and, unless they are selected, zeros.
   bool (*apply_and_look)(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                          int32_t* to);
@@ -375,7 +377,8 @@ struct Elementwise {
   // Elements of two registers, in turn, to memory from the pair `first` on.
   void (*store_pairs)(const int32_t* real, const int32_t* imaginary, int64_t count, void* to,
                       int64_t first);
-  // Whether canonicalize would leave these as they are; null where asking takes as long as that.
+  // Whether canonicalize would leave these as they are, in IEEE's arithmetic; null where asking takes as long
+  // as that.
   bool (*are_canonical)(int64_t count, const int32_t* x);
   // Computes bytecode with registers of one vector each, or of kShortVectors.
   void (*run[2])(const Short& code, int32_t* lines);

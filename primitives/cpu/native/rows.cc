@@ -198,6 +198,7 @@ Place canonical(const Elementwise& set, const Place& from, int64_t first, int64_
   auto* const y = reinterpret_cast<int32_t*>(to.data);
   std::copy_n(x, count, y);
   const Operand copy = {y, false};
+  const IeeeArithmetic flushing(true);
   set.apply(Operation::canonicalize, whole, copy, copy, copy, y);
   return to;
 }
