@@ -226,6 +226,13 @@ def _normed(images):
     return (images - mean) * lax.rsqrt(variance + 1e-5)
 
 
+def _polynomial(x, y, z):
+    return (x * y + z * x) * (y - z) / (1 + x * x) + y * z
+
+
+_huber = jax.grad(lambda x, y: optax.huber_loss(x, y).mean())
+
+
 def _dots_of_rows(x, y):
     return jnp.einsum("ni,ni->n", x, y)
 
@@ -245,6 +252,8 @@ def parts() -> list[Case]:
         given("heat equation, rolls, 20 steps, 256 x 256", _many_steps, (256, 256), bar=1.2),
         given("heat equation, slices, 512 x 512", _diffused_inside, (512, 512), bar=1.2),
         given("pad, 256 x 256", lambda x: 2 * jnp.pad(x, 1) + 1, (256, 256), bar=1.2),
+        given("polynomial of three arrays, 65,536", _polynomial, *[(1 << 16,)] * 3),
+        given("gradient of a Huber loss, 256 x 256", _huber, (256, 256), (256, 256)),
         given("differences, 65,536", lambda x: jnp.diff(x) * 2, (1 << 16,), bar=1.2),
         given("rotary embeddings, 2 x 128 x 8 x 64", _rotary, heads, angles, angles, bar=1.2),
         given("rotary embeddings in halves", _rotary_in_halves, heads, angles, angles, bar=1.2),

@@ -415,7 +415,8 @@ class Bytecode:
         """The value of an instruction that need not be, for operands that are canonical.
 
         Scatter-adds to zeros, as of gradients, are what is added; softplus of x and of -x, as a
-        cross-entropy of two classes has them, have an exponential and a logarithm in common.  Where
+        cross-entropy of two classes has them, have an exponential and a logarithm in common; a sum
+        of two selections that are zero in turn, as in the gradient of a magnitude, is one.  Where
         values have widths, none becomes a constant, which has that of its first use.
         """
         x, y = (operands * 2)[:2]
@@ -423,8 +424,14 @@ class Bytecode:
             return x if x in self._canonical_floats else None
         if operation == "add" and self._bits.get(x) == 0:
             return y
-        if operation in ("add", "sub"):
-            return x if self._bits.get(y) == 0 else None
+        if operation in ("add", "sub") and self._bits.get(y) == 0:
+            return x
+        if operation == "neg" and self._bits.get(x) == 0:
+            return x
+        if operation in ("add", "neg") and not self._rows:
+            selected = self._of_selections(operation, operands)
+            if selected is not None:
+                return selected
         if operation == "select":
             if x in self._bits and not self._rows:
                 return operands[1 if self._bits[x] == 0 else 2]
@@ -441,6 +448,18 @@ class Bytecode:
             return self("ne", inner, inner)
         is_magnitude = operation == "bitwise_and" and self._bits.get(y) == _MAGNITUDE
         return self("bitwise_and", inner, y) if is_magnitude else None
+
+    def _of_selections(self, operation: str, operands: tuple[int, ...]) -> int | None:
+        """A sum or negative of what the same choice selects, as what it selects of sums or
+        negatives, where these are nothing to compute but for one negative."""
+        made_by, made_of = zip(*(self._how.get(v, ("", ())) for v in operands), strict=True)
+        if {*made_by} != {"select"} or len({choice for choice, *_ in made_of}) > 1:
+            return None
+        (choice, *_), sides = made_of[0], [*zip(*made_of, strict=True)][1:]
+        zeros = [any(self._bits.get(v) == 0 for v in side) for side in sides]
+        if not (all(zeros) if operation == "add" else any(zeros)):
+            return None
+        return self("select", choice, *(self(operation, *side) for side in sides))
 
     def move(self, move: RowMove, operands: Sequence[int]) -> int:
         """A move within rows, of its equation's operands; what is a slice is read where it was."""
@@ -560,11 +579,11 @@ class Bytecode:
 
         fixed = [*self.inputs.values(), *outputs, *self.constants.values()]
         registers = {value: i for i, value in enumerate(fixed)}
-        needed = {*outputs}  # other slices than these have been read where they were
+        needed = {*outputs}  # others have been read or computed in another way
         for x in reversed(self.instructions):
-            if x.result in needed or not x.runs:
+            if x.result in needed:
                 needed.update(x.operands)
-        self.instructions = [x for x in self.instructions if x.result in needed or not x.runs]
+        self.instructions = [x for x in self.instructions if x.result in needed]
         self._finish_results(outputs)
         ending = self._ending()
         free: set[int] = set()

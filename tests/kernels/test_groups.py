@@ -377,9 +377,11 @@ def test_zeros_that_are_added(dtype):
 
 
 def test_what_need_not_be_computed():
-    """Double signs, magnitudes of negated numbers, differences to zero, constant selections."""
+    """Double signs, magnitudes of negated numbers, differences to zero, constant selections, sums
+    of selections of which one is zero."""
 
     def function(x, y):
+        zero, ones = jax.numpy.zeros_like(x), jax.numpy.where(x > y, x, 0.0)
         infinity = jax.numpy.float32(np.inf)
         return {
             "twice": lax.neg(lax.neg(x)) * y,
@@ -388,6 +390,9 @@ def test_what_need_not_be_computed():
             "NaN": jax.numpy.where(-x != -x, y, x * y),
             "constant": jax.numpy.where(infinity == jax.numpy.float32(2), x, y * y),
             "softplus": jax.nn.softplus(x) * y + jax.nn.softplus(-x),
+            "in turn": jax.numpy.where(x > y, zero, y * y) - ones + -ones,
+            "signed": jax.numpy.where(x > y, zero, y * y) + -jax.numpy.where(x > y, x * y, zero),
+            "both": jax.numpy.where(x > y, x, y) + jax.numpy.where(x > y, y, 0.0),
         }
 
     x, y = floats(3000, 3), floats(3000, 4)
@@ -404,9 +409,15 @@ def test_what_need_not_be_computed():
     assert emit("ne", negative, negative) == emit("ne", x, x)
     assert emit("select", emit("lt", zero, one), negative, x) == x
     assert emit("select", emit("eq", zero, one), negative, x) == negative
+    choice, magnitude_of_x = emit("lt", x, one), emit("bitwise_and", x, magnitude)
+    first, second = emit("select", choice, zero, x), emit("select", choice, magnitude_of_x, zero)
+    assert emit("add", first, second) == emit("select", choice, magnitude_of_x, x)
+    assert emit("neg", first) == emit("select", choice, zero, negative)
     # Negative control: these are others.
-    others = emit("sub", zero, x), emit("sub", x, one), emit("ne", negative, x), emit("lt", x, one)
+    others = emit("sub", zero, x), emit("sub", x, one), emit("ne", negative, x), choice
     assert len({x, negative, zero, one, magnitude, *others}) == 9
+    for other in (emit("select", emit("lt", one, x), magnitude_of_x, zero), first):
+        assert emit("add", first, other) == emit("add", first, other) == emit.values - 1
 
 
 def test_quotients_next_to_the_middle_of_two_numbers():
@@ -1021,7 +1032,9 @@ def test_comparisons_of_integers_choose():
 
     def function(i, j, x, y):
         comparisons = (lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge)
-        chosen = [lax.select(of(i, k), x, y) for of in comparisons for k in (j, lax.full_like(i, 1))]
+        chosen = [
+            lax.select(of(i, k), x, y) for of in comparisons for k in (j, lax.full_like(i, 1))
+        ]
         return chosen, [of(i, j) for of in comparisons[:2]], lax.select(i == j, i, j)
 
     expected = without_kernel(function, i, j, x, y)
