@@ -1066,6 +1066,7 @@ def _pairs(second, of_first):
             *(second(first, z), second(z, first), second(of_first(x, number), z) * y),
             *(second(of_first(number, y), of_first(z, number)), second(first, first)),
             second(second(of_first(y, z), first), x) + lax.sqrt(x),
+            *(lax.square(of_first(x, z)), lax.square(of_first(x, number)) + z),
         )
 
     return function

@@ -304,7 +304,9 @@ uint64_t find_pairs(const Bytecode& code) {
       const bool first = next.from[0] == x.to, second = next.from[1] == x.to;
       const bool are_arithmetic = is_arithmetic(operation) && is_arithmetic(following);
       const bool chooses = is_comparison(operation) && following == Operation::select;
-      const bool once = chooses ? first && !second && next.from[2] != x.to : first != second;
+      const bool squares = first && second && following == Operation::mul;
+      const bool once =
+          chooses ? first && !second && next.from[2] != x.to : first != second || squares;
       if (is_over && once && (are_arithmetic || chooses)) found |= uint64_t{1} << i;
     }
     read_after_next = read;
@@ -669,7 +671,8 @@ void evaluate(const Bytecode& code, const Elementwise& set, int64_t begin, int64
         const Instruction& next = code.instructions[i + 1];
         const auto following = Operation(next.operation);
         const bool turned = next.from[1] == x.to;
-        const Operand other = read(next.from[!turned]);
+        const bool squares = turned && next.from[0] == x.to;
+        const Operand other = squares ? Operand{} : read(next.from[!turned]);
         if (following != Operation::div || turned || !other.same) {
           const bool is_last = made_canonical(i + 1);
           const int64_t written = is_last ? code.instructions[i + 2].to : next.to;

@@ -501,6 +501,15 @@ static bool apply_pair(Operation first, Operation second, bool turned, bool look
       return each(chosen, a, b, c, d);
     });
   }
+  if (!c.at) {
+    return with_arithmetic(first, false, [&](auto inner) {
+      const auto square = [=](Bits x, Bits y) __attribute__((always_inline)) {
+        const Vector z = inner(as<Vector>(x), as<Vector>(y));
+        return InFlushing::guard(multiplied(z, z));
+      };
+      return each(square, a, b);
+    });
+  }
   if (c.same && drops_tiny(second, as<float>(*c.at))) {
     const Vector number = broadcast(as<float>(*c.at));
     return with_rounded(first, [&](auto inner) {

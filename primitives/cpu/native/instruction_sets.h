@@ -363,8 +363,8 @@ struct Elementwise {
   // for NaNs and, unless they are selected, zeros.
   bool (*apply_and_look)(Operation operation, int64_t count, Operand a, Operand b, Operand c,
                          int32_t* to);
-  // to = second(first(a, b), c), or second(c, first(a, b)) if `turned`, of what is_arithmetic; or of what
-  // is_comparison first(a, b) ? d : c.  If it `looks`, it says what apply_and_look says.
+  // to = second(first(a, b), c), or second(c, first(a, b)) if `turned`, of what is_arithmetic, or the square of
+  // first(a, b) where c is none; or of what is_comparison first(a, b) ? d : c.  If it `looks`, it says what apply_and_look says.
   bool (*apply_pair)(Operation first, Operation second, bool turned, bool looks, int64_t count,
                      Operand a, Operand b, Operand c, Operand d, int32_t* to);
   // to = the sum of so many terms, 3 to kMostTerms, rounded once, to nearest or to odd.
