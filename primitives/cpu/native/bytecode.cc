@@ -27,7 +27,7 @@ struct Registers {
                    // while it is read
 
   void reserve(int64_t count, int64_t elements) {
-    const size_t length = blocks_of(elements, 16) + 17;
+    const size_t length = blocks_of(elements, 16) + 1;
     behind = (length - 1) * 16;
     if (lines.size() < count * length) lines.resize(count * length);
     own.resize(count);
@@ -237,11 +237,13 @@ class Ahead {
 // registers.
 constexpr int64_t kMostNoted = 64;
 
-// Whether an operation has the same result for subnormal numbers as for the zeros that they are made: in
-// flushing arithmetic they are zeros to sums, products and comparisons, which do not ask for the sign of one,
-// and what these functions give rounds to the number, which is guarded, or to 1 or 1/2.
-bool takes_subnormals(Operation operation) {
-  switch (operation) {
+// Whether an operation has the same result for an operand that is subnormal as for the zero that it is made: in
+// flushing arithmetic it is a zero to sums, products, comparisons and as a dividend, where the sign of one is not
+// asked for, and what these functions give rounds to the number, which is guarded, or to 1 or 1/2.
+bool takes_subnormals(const Instruction& x, int64_t operand) {
+  switch (Operation(x.operation)) {
+    case Operation::div:
+      return operand != x.from[1];
     case Operation::add:
     case Operation::sub:
     case Operation::mul:
@@ -280,7 +282,7 @@ uint64_t find_needless(const Bytecode& code) {
       found |= uint64_t{1} << i;
     }
     others &= ~(uint64_t{1} << x.to);
-    for (const int64_t from : x.from) others |= uint64_t{!takes_subnormals(operation)} << from;
+    for (const int64_t from : x.from) others |= uint64_t{!takes_subnormals(x, from)} << from;
   }
   return found;
 }

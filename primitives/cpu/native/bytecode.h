@@ -44,7 +44,7 @@
 
 namespace repjax {
 
-constexpr int64_t kBlock = 1024, kLongBlock = 1024;  // elements of a register, at most
+constexpr int64_t kBlock = 1024, kLongBlock = 2048;  // elements of a register, at most
 constexpr int64_t kShort = 64;       // the most registers of short code
 
 constexpr int64_t bytes_of(Storage storage) {
