@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from repjax.primitives import gpu
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.programs import open_jaxpr, struct_of, without_unused
-from repjax.primitives.core.tables import KERNELS, Kernel
+from repjax.primitives.core.tables import FEW_BY_VALUE, KERNELS, Kernel
 from repjax.primitives.cpu import (
     bodies,
     chains,
@@ -126,7 +126,7 @@ def _on_cpu(primitive: Primitive) -> Kernel | None:
     if primitive in _IN_PARTS and library.serves():
         return Kernel(lambda: _IN_PARTS[primitive], in_parts=True)
     if primitive in _OF_XLA:
-        return Kernel(lambda: _OF_XLA[primitive])
+        return Kernel(lambda: _OF_XLA[primitive], of_xla=True)
     if primitive in _ON_ONE_DEVICE and library.serves():
         return Kernel(lambda: _ON_ONE_DEVICE[primitive], on_one_device=True)
     if primitive in _WITHOUT_LIBRARY:
@@ -178,6 +178,7 @@ def _on_gpu(primitive: Primitive) -> Kernel | None:
 # --- registration -----------------------------------------------------------------------
 
 KERNELS.update(cpu=_on_cpu, cuda=_on_gpu)
+FEW_BY_VALUE.update(cpu=library.xla_has_masks)
 # Lowering has to know the devices of what is computed in parts, or on one device only.
 prim_requires_devices_during_lowering.update(
     {*_IN_PARTS, *_ON_ONE_DEVICE, *_ON_GPU["triton"], *_ON_GPU["ptx"]}

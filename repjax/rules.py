@@ -35,6 +35,7 @@ from repjax.primitives.core.tables import (
 )
 from repjax.primitives.core.values import canonicalize, is_inexact
 from repjax.primitives.core.weak import hold, is_narrow
+from repjax.primitives.fusion.fission import fission
 from repjax.primitives.fusion.invariants import without_invariants
 from repjax.primitives.kernels import in_kernels
 from repjax.primitives.operations.exact import bind_exact
@@ -278,20 +279,23 @@ def scan(context: Context, operands, params):
     _check_formats(context, jaxpr.in_avals[first : first + count], jaxpr.out_avals[:count])
     if not context.differentiable and _is_unrolled(params):
         return _steps(jaxpr, operands, params)
-    results = []
-    if not context.differentiable:
-        results, body = without_invariants(jaxpr, operands[:first])
-    if not results:
-        return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
     consts, carry, xs = operands[:first], operands[first : first + count], operands[first + count :]
+    results, parts, before = [], None, []
+    if not context.differentiable:
+        parts = fission(jaxpr, first, count, params["length"])
+        if parts is not None:
+            before, jaxpr = parts.before(consts, xs), parts.body
+        results, body = without_invariants(jaxpr, consts)
+    if not results and parts is None:
+        return stock.scan_p.bind(*operands, **{**params, "jaxpr": jaxpr})
 
     def step(carry, x):
         given = body(*results, *consts, *carry, *x)
         return given[:count], given[count:]
 
     options = {k: params[k] for k in ("length", "reverse", "unroll")}
-    carry, ys = jax.lax.scan(step, carry, xs, **options)
-    return [*carry, *ys]
+    carry, ys = jax.lax.scan(step, carry, [*xs, *before], **options)
+    return [*carry, *(ys if parts is None else parts.after(consts, xs, before, ys))]
 
 
 def _is_unrolled(params) -> bool:

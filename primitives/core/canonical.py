@@ -10,7 +10,7 @@ XLA's CPU code flushes subnormals and GPU code keeps them, x86 detects tininess
 after rounding and others before, algebraic rewrites change the sign of a zero,
 and the payload of a NaN depends on the platform.
 
-**Guards.**  A guard is an integer select on the bits of a result.  It makes the
+**Guards.**  A guard is a select by the bits of a result.  It makes the
 result canonical, and because the compiler cannot look through it, it also keeps
 LLVM from fusing a product into an FMA and XLA's algebraic simplifier from
 reassociating through it.  Every rounded operation ends in a guard:
@@ -24,6 +24,7 @@ reassociating through it.  Every rounded operation ends in a guard:
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 
 import jax
@@ -101,8 +102,27 @@ def _const(i, value: int):
     return lax.full_like(i, value)
 
 
-def _zero_where(condition, i):
-    return lax.select(condition, _const(i, 0), i)
+def _zero_where(condition, x):
+    return lax.select(condition, _const(x, 0), x)
+
+
+#: Whether guards of few elements compare numbers instead of bits, for platforms that choose a
+#: number by the bits of another more slowly; and how many are few: those that LLVM does not put
+#: into one vector.
+few_by_value = contextvars.ContextVar("few_by_value", default=False)
+FEW = 3
+
+
+def _zero_where_tiny(x, compare):
+    """Canonical zero wherever the magnitude compares so with the smallest normal number."""
+    f = format_of(x)
+    if few_by_value.get() and x.size <= FEW and f.float_dtype not in HALVES:
+        tiny = np.array(f.tiny, f.int_dtype).view(f.float_dtype)
+        # Whether a thread takes subnormal numbers for zero or not, they are less than it.
+        return _zero_where(compare(lax.abs(x), _const(x, tiny)), x)
+    i = bits(x)
+    magnitude = i & _const(i, f.magnitude)
+    return from_bits(_zero_where(compare(magnitude, _const(i, f.tiny)), i), x.dtype)
 
 
 def guard(x):
@@ -111,16 +131,12 @@ def guard(x):
     The result of every rounded operation except add and subtract passes through
     here.  NaNs keep their payload; see :func:`canonicalize`.
     """
-    f = format_of(x)
-    i = bits(x)
-    return from_bits(_zero_where(lax.le(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
+    return _zero_where_tiny(x, lax.le)
 
 
 def flush(x):
     """Canonical zero wherever ``x`` is -0 or subnormal; the guard of add and subtract."""
-    f = format_of(x)
-    i = bits(x)
-    return from_bits(_zero_where(lax.lt(i & _const(i, f.magnitude), _const(i, f.tiny)), i), x.dtype)
+    return _zero_where_tiny(x, lax.lt)
 
 
 def product(x, y):

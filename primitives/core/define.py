@@ -42,7 +42,14 @@ from repjax.primitives.core.jax_internals import (
     fancy_transposes,
 )
 from repjax.primitives.core.programs import settled, sharded_struct, struct, struct_of
-from repjax.primitives.core.tables import BODIES, KERNELS, PREFIX, PRIMITIVES, Context
+from repjax.primitives.core.tables import (
+    BODIES,
+    FEW_BY_VALUE,
+    KERNELS,
+    PREFIX,
+    PRIMITIVES,
+    Context,
+)
 from repjax.primitives.core.values import canonicalize
 
 
@@ -139,7 +146,12 @@ class _Definition:
         kernel = kernel_for(self.primitive, platform, ctx)
         function = self.for_types(ctx.avals_in, ctx.avals_out, kernel)
         several = self.primitive.multiple_results
-        return lower_body(ctx, function, *args, multiple_results=several, **params)
+        by_value = not _is_for_export(ctx) and FEW_BY_VALUE.get(platform, bool)()
+        token = canonical.few_by_value.set(by_value)
+        try:
+            return lower_body(ctx, function, *args, multiple_results=several, **params)
+        finally:
+            canonical.few_by_value.reset(token)
 
     def derivative(self, primals, tangents, **params):
         """The results and their tangents: by ``jvp`` if there is one, else as JAX has them."""
@@ -198,18 +210,22 @@ def _register_derivatives(definition: _Definition) -> None:
 
 def kernel_for(primitive: Primitive, platform: str, ctx) -> Callable[..., Any] | None:
     """The kernel of a primitive for what is lowered, if there is one."""
-    if does_without_kernels(ctx):
+    if _is_for_export(ctx):
         return None
     kernel = KERNELS[platform](primitive)
-    if kernel is None or (kernel.on_one_device and not is_for_one_device(ctx)):
+    if kernel is None or (_without_kernels.get() and not kernel.of_xla):
         return None
-    return kernel.make()
+    return None if kernel.on_one_device and not is_for_one_device(ctx) else kernel.make()
 
 
 def does_without_kernels(ctx) -> bool:
     """Whether what is lowered has to do without kernels, and why: :func:`without_kernels`, or
     ``jax.export`` lowers, whose programs may run where there are none."""
-    return _without_kernels.get() or ctx.module_context.lowering_parameters.for_export
+    return _without_kernels.get() or _is_for_export(ctx)
+
+
+def _is_for_export(ctx) -> bool:
+    return ctx.module_context.lowering_parameters.for_export
 
 
 _without_kernels = contextvars.ContextVar("without_kernels", default=False)

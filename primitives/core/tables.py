@@ -220,13 +220,17 @@ class Kernel:
       in_parts: whether the function is ``partition.partitioned``, so that lowering has to know the
         devices.
       on_one_device: whether it is only for what a device computes by itself.
+      of_xla: whether it is XLA's code alone.
     """
 
     make: Callable[[], Callable[..., Any] | None]
     in_parts: bool = False
     on_one_device: bool = False
+    of_xla: bool = False
 
 
 #: By platform (``cpu``, ``cuda``), what gives the kernel of a primitive there, or None.  Filled by
 #: repjax.primitives.kernels; neither is called for ``jax.export``.
 KERNELS: dict[str, Callable[[Primitive], Kernel | None]] = {}
+#: Likewise whether guards of few elements compare numbers (``canonical.few_by_value``).
+FEW_BY_VALUE: dict[str, Callable[[], bool]] = {}

@@ -27,11 +27,9 @@ def _div_by_number(x, y):
     return div_body(x, y, narrowed=lambda quotient: quotient)
 
 
-def _unseen(x):
-    """``x``, of which LLVM sees what it is, and XLA only that it is another at each position."""
-    axes = [d for d, n in enumerate(x.shape) if n > 1]
-    position = sum(lax.broadcasted_iota(np.int32, x.shape, d) for d in axes)
-    return canonical.from_bits((canonical.bits(x) ^ position) ^ position, x.dtype)
+def _unseen(x, by):
+    """``x``, of which LLVM sees what it is, and XLA only that it differs as the integers do."""
+    return canonical.from_bits((canonical.bits(x) ^ by) ^ by, x.dtype)
 
 
 def div(x, y):
@@ -42,10 +40,15 @@ def div(x, y):
     float32 numbers, X / C of 24 bits from m of 25, since X - m C is not 0.  In float32 it is not
     right, so that XLA may not see of what ``y`` is made, such as of a number or of a root.
     """
-    if y.size == 1:
+    x, y, is_number = *canonical.broadcast(x, y), y.size == 1
+    if x.size == 1:
+        quotient = lax.div(x.reshape(()), _unseen(y.reshape(()), canonical.bits(x.reshape(()))))
+        return canonical.guard(quotient).reshape(x.shape)
+    if is_number and x.size > canonical.FEW:
         return _div_by_number(x, y)
-    x, y = canonical.broadcast(x, y)
-    return canonical.guard(lax.div(x, _unseen(y)))
+    axes = [d for d, n in enumerate(x.shape) if n > 1]
+    position = sum(lax.broadcasted_iota(np.int32, x.shape, d) for d in axes)
+    return canonical.guard(lax.div(x, _unseen(y, position)))
 
 
 def sqrt(x):

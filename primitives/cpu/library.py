@@ -182,6 +182,13 @@ def available() -> bool:
     return in_use()[0] is not None
 
 
+def xla_has_masks() -> bool:
+    """Whether XLA, as far as is known here, compiles for AVX-512, whose selects go by masks."""
+    most = re.findall(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
+    is_allowed = not most or most[-1].upper().startswith(("AVX512", "AMX"))
+    return is_allowed and available() and any("AVX512" in name for name in instruction_sets())
+
+
 def serves() -> bool:
     """:func:`available`, asked by what is compiled for CPUs: warns, once, where it is not."""
     if available():
