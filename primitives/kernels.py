@@ -45,6 +45,7 @@ from repjax.primitives.fusion.few_terms import without_sums_of_few
 from repjax.primitives.fusion.groups import group_sum_p, groups_p
 from repjax.primitives.fusion.inside import plan_inside
 from repjax.primitives.fusion.loops import loop_p
+from repjax.primitives.fusion.pads import without_sums_of_pads
 from repjax.primitives.fusion.repeated import without_repeated
 from repjax.primitives.fusion.rows import fuse, rows_p
 from repjax.primitives.fusion.turns import with_turned_constants
@@ -202,7 +203,7 @@ def in_kernels(
     if kernels is None:
         return list(function(*operands))
     closed = without_repeated(jax.make_jaxpr(function)(*map(struct_of, operands)))
-    closed = without_unused(closed)
+    closed = without_sums_of_pads(without_unused(closed))
     if kernels is CPU:
         closed = with_turned_constants(without_sums_of_few(closed, kernels))
     closed = plan_inside(closed, in_kernels)

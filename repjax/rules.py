@@ -37,6 +37,7 @@ from repjax.primitives.core.values import canonicalize, is_inexact
 from repjax.primitives.core.weak import hold, is_narrow
 from repjax.primitives.fusion.fission import fission
 from repjax.primitives.fusion.invariants import without_invariants
+from repjax.primitives.fusion.pads import without_sums_of_pads
 from repjax.primitives.kernels import in_kernels
 from repjax.primitives.operations.exact import bind_exact
 
@@ -233,9 +234,10 @@ def _rewritten(context: Context, jaxpr, operands, *, is_planned=True):
         values = interpret_closed(context.inside(), jaxpr, operands)
         return match_types(_each_used(values) if context.differentiable else values, results)
 
-    is_planned = is_planned and not context.differentiable
+    if context.differentiable:
+        return jax.make_jaxpr(program)(*types)
     function = functools.partial(in_kernels, program) if is_planned else program
-    return jax.make_jaxpr(function)(*types)
+    return without_sums_of_pads(jax.make_jaxpr(function)(*types))
 
 
 def _each_used(values):

@@ -23,7 +23,7 @@ from repjax.primitives.fusion.views import is_move, run, variables
 _ITERATIONS = 16
 #: Elements that an operation other than a product makes in an iteration, of which more gain
 #: nothing outside; that any makes; and that it makes in all, more of which would leave the caches.
-_FEW, _ELEMENTS, _IN_ALL = 128, 1 << 13, 1 << 19
+_FEW, _ELEMENTS, _IN_ALL = 16, 1 << 13, 1 << 19
 
 _PRODUCT = PREFIX + "dot_general"
 _REDUCTIONS = frozenset(PREFIX + name for name in ("reduce_sum", "reduce_max", "reduce_min"))
