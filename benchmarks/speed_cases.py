@@ -449,6 +449,20 @@ def _garch(returns):
     return jax.grad(loss)(jnp.array([0.1, 0.1, 0.8]))
 
 
+def _kalman(measured):
+    """The logarithm of the likelihood of what a Kalman filter measures, of one number."""
+
+    def step(state, z):
+        mean, variance = state
+        variance = variance + 0.01
+        total, error = variance + 0.1, z - mean
+        gain = variance / total
+        state = mean + gain * error, (1 - gain) * variance
+        return state, -0.5 * (jnp.log(2 * jnp.pi * total) + error**2 / total)
+
+    return lax.scan(step, (0.0, 1.0), measured)[1].sum()
+
+
 def _pendulum(state):
     """A double pendulum: 500 steps of Runge and Kutta."""
 
@@ -505,6 +519,8 @@ def loops() -> list[Case]:
             *((784, 128), (128, 10), (20, 64, 784), (20, 64, 10)),
         ),
         given("rollout of 64 carts, 128 steps", _rollout, (64, 4), (4, 32), (32, 2)),
+        given("likelihood of a Kalman filter, 2,000 steps", _kalman, (2000,)),
+        given("the same, gradient", jax.grad(_kalman), (2000,)),
         given("Viterbi, 200 x 16", _viterbi, (200, 16), (16, 16)),
         given("time warping, 64 x 64", _time_warping, (64,), (64,)),
         given("L-BFGS, 20 steps, 20 variables", _lbfgs, (20,)),
