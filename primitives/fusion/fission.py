@@ -133,9 +133,9 @@ def fission(closed, first: int, count: int, length: int) -> Fission | None:
     return Fission(before, ClosedJaxpr(body, consts), after)
 
 
-def _is_small(v, length: int, most: int = _ELEMENTS) -> bool:
+def _is_small(v, length: int) -> bool:
     size = v.aval.size
-    return isinstance(size, int) and size <= most and size * length <= _IN_ALL
+    return isinstance(size, int) and size <= _ELEMENTS and size * length <= _IN_ALL
 
 
 def _moves(equation) -> bool:
