@@ -5,28 +5,28 @@ The gradient of ``p[0]`` is zero but for its first element, and that of a functi
 the sum of what was before.  An exact sum is the same without its zeros: parts that do not overlap
 lie side by side, and are one term of it.
 
-Of few elements, a sum of parts that do overlap is computed piece by piece.  XLA's code for CPU has
-a jump in each pad, and computes what was before it again for each use behind it: of a sum of three
+Of few elements, parts are chosen by their positions.  XLA's code for CPU has a jump in each pad and
+each concatenation, and computes what was before it again for each use behind it: of a sum of three
 pads in a loop, which is one function, it makes more code than can be compiled.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal
 
-from repjax.primitives.core.programs import open_jaxpr, renamed, without_unused
+from repjax.primitives.core.programs import open_jaxpr, renamed, struct, without_unused
 from repjax.primitives.operations.add_n import add_n_p
 from repjax.primitives.operations.arithmetic import add_p, materialize_p
 
 _SUMS = (add_p, add_n_p)
-#: Elements of a sum that is computed piece by piece.
-_FEW = 128
+#: Elements of a sum whose parts are chosen by their positions; and rows of these, one by one.
+_FEW, _ROWS = 128, 32
 
 
 class _Part(NamedTuple):
@@ -47,36 +47,42 @@ def without_sums_of_pads(closed):
     made_by = {v: e for e in jaxpr.eqns for v in e.outvars}
     program = _Program()
     for equation in jaxpr.eqns:
-        parts = _parts(equation, made_by) if equation.primitive in _SUMS else {}
+        layers = _layers(equation, made_by) if equation.primitive in _SUMS else []
         equation = equation.replace(invars=renamed(equation.invars, program.same))
-        if len(parts) > 1:
-            program.add(equation, parts)
+        if layers:
+            program.add(equation, layers)
         else:
             program.equations.append(equation)
-    if not program.same:
+    if len(program.equations) == len(jaxpr.eqns) and not program.same:
         return closed
     outvars = renamed(jaxpr.outvars, program.same)
-    return without_unused(
-        ClosedJaxpr(jaxpr.replace(eqns=program.equations, outvars=outvars), consts)
-    )
+    jaxpr = jaxpr.replace(eqns=program.equations, outvars=outvars)
+    return without_unused(ClosedJaxpr(jaxpr, consts))
 
 
-def _parts(equation, made_by) -> dict[int, _Part]:
-    """The terms of a sum that are parts of one axis; of many elements, such as do not overlap."""
+def _layers(equation, made_by) -> list[dict[int, _Part]]:
+    """The terms of a sum that are parts, by their numbers, in groups that do not overlap; none if
+    the sum is better as it is."""
     (result,) = equation.outvars
     shape = result.aval.shape
     is_known = all(isinstance(n, int) for n in shape) and result.aval.dtype == np.float32
     if not is_known or any(v.aval.shape != shape for v in equation.invars):
-        return {}
-    found: dict[int, _Part] = {}
+        return []
+    layers: list[dict[int, _Part]] = []
     for i, term in enumerate(equation.invars):
         part = _part(term, made_by)
-        if part is not None and all(
-            x.axis == part.axis and (result.aval.size <= _FEW or not _overlap(x, part))
-            for x in found.values()
-        ):
-            found[i] = part
-    return found
+        if part is None:
+            continue
+        for layer in layers:
+            if all(x.axis == part.axis and not _overlap(x, part) for x in layer.values()):
+                layer[i] = part
+                break
+        else:
+            layers.append({i: part})
+    rows = sum(x.end - x.start for layer in layers for x in layer.values())
+    if result.aval.size <= _FEW and equation.primitive is add_n_p:
+        return layers if rows <= _ROWS else []
+    return [layer for layer in layers if len(layer) > 1]
 
 
 def _overlap(x: _Part, y: _Part) -> bool:
@@ -107,58 +113,65 @@ class _Program:
         self.equations: list[Any] = []
         self.same: dict[Any, Any] = {}
 
-    def add(self, equation, parts: dict[int, _Part]) -> None:
-        """Adds a sum of parts and other terms."""
-        others = [v for i, v in enumerate(equation.invars) if i not in parts]
-        ordered = sorted(parts.values(), key=lambda part: part.start)
-        atoms = renamed([part.atom for part in ordered], self.same)
-        ordered = [part._replace(atom=v) for part, v in zip(ordered, atoms, strict=True)]
-        (result,) = equation.outvars
-        axis, n = ordered[0].axis, result.aval.shape[ordered[0].axis]
-        bounds = sorted({0, n, *(b for part in ordered for b in (part.start, part.end))})
-        overlap = any(x.end > y.start for x, y in itertools.pairwise(ordered))
-        pieces = []
-        for start, end in itertools.pairwise(bounds):
-            terms = [
-                self.slice(equation, x.atom, axis, start - x.start, end - x.start)
-                for x in ordered
-                if x.start < end and start < x.end
-            ]
-            if overlap:
-                terms += [self.slice(equation, v, axis, start, end) for v in others]
-            pieces.append(self.sum(equation, terms, axis, end - start))
-        joined = pieces[0]
-        if len(pieces) > 1:
-            joined = self.made(equation, lax.concatenate_p, pieces, axis, n, dimension=axis)
-        terms = [joined] if overlap else [*others, joined]
-        self.same[result] = self.sum(equation, terms, axis, n)
-
-    def made(
-        self, equation, primitive, operands: Sequence[Any], axis: int, n: int, **params
-    ) -> Var:
-        """What a primitive makes, ``n`` elements on the axis, in the context of an equation."""
+    def add(self, equation, layers: list[dict[int, _Part]]) -> None:
+        """Adds a sum of layers and other terms."""
         aval = equation.outvars[0].aval
-        result = Var(aval.update(shape=(*aval.shape[:axis], n, *aval.shape[axis + 1 :])))
-        new = equation.replace(primitive=primitive, invars=list(operands), outvars=[result])
-        self.equations.append(new.replace(params=params))
-        return result
-
-    def slice(self, equation, atom, axis: int, start: int, end: int):
-        shape = atom.aval.shape
-        if (start, end) == (0, shape[axis]):
-            return atom
-        begin, limit = [0] * len(shape), list(shape)
-        begin[axis], limit[axis] = start, end
-        bounds = {"start_indices": tuple(begin), "limit_indices": tuple(limit), "strides": None}
-        return self.made(equation, lax.slice_p, [atom], axis, end - start, **bounds)
-
-    def sum(self, equation, terms: Sequence[Any], axis: int, n: int):
+        terms = [v for i, v in enumerate(equation.invars) if all(i not in x for x in layers)]
+        for layer in layers:
+            parts = sorted(layer.values(), key=lambda part: part.start)
+            atoms = renamed([part.atom for part in parts], self.same)
+            parts = [part._replace(atom=v) for part, v in zip(parts, atoms, strict=True)]
+            is_few = aval.size <= _FEW and sum(x.end - x.start for x in parts) <= _ROWS
+            join = self.chosen if is_few else self.joined
+            terms.append(join(equation, parts))
         if len(terms) == 1:
-            return terms[0]
-        if terms:
-            return self.made(equation, add_p if len(terms) == 2 else add_n_p, terms, axis, n)
-        aval = equation.outvars[0].aval
-        zero = Literal(np.float32(0), aval.update(shape=()))
-        shape = (*aval.shape[:axis], n, *aval.shape[axis + 1 :])
-        params = {"shape": shape, "broadcast_dimensions": (), "sharding": None}
-        return self.made(equation, lax.broadcast_in_dim_p, [zero], axis, n, **params)
+            self.same[equation.outvars[0]] = terms[0]
+        else:
+            primitive = add_p if len(terms) == 2 else add_n_p
+            self.equations.append(equation.replace(primitive=primitive, invars=terms))
+
+    def joined(self, equation, parts: Sequence[_Part]):
+        """The parts side by side, with zeros between them."""
+        aval, axis = equation.outvars[0].aval, parts[0].axis
+        end = aval.shape[axis]
+
+        def function(*atoms):
+            pieces, place = [], 0
+            for start, x in [
+                *((part.start, x) for part, x in zip(parts, atoms, strict=True)),
+                (end, None),
+            ]:
+                if start > place:
+                    shape = (*aval.shape[:axis], start - place, *aval.shape[axis + 1 :])
+                    pieces.append(lax.full(shape, 0, aval.dtype))
+                if x is not None:
+                    pieces.append(x)
+                    place = start + x.shape[axis]
+            return lax.concatenate(pieces, axis)
+
+        return self.traced(equation, function, [part.atom for part in parts])
+
+    def chosen(self, equation, parts: Sequence[_Part]):
+        """The parts by the positions of elements."""
+        aval, axis = equation.outvars[0].aval, parts[0].axis
+
+        def function(*atoms):
+            found = lax.full(aval.shape, 0, aval.dtype)
+            position = lax.broadcasted_iota(np.int32, aval.shape, axis)
+            for part, x in zip(parts, atoms, strict=True):
+                for i in range(part.end - part.start):
+                    row = lax.slice_in_dim(x, i, i + 1, axis=axis)
+                    row = lax.broadcast_in_dim(row, aval.shape, range(aval.ndim))
+                    found = lax.select(position == np.int32(part.start + i), row, found)
+            return found
+
+        return self.traced(equation, function, [part.atom for part in parts])
+
+    def traced(self, equation, function, atoms: Sequence[Any]):
+        """The result of a function of lax operations, in the context of an equation."""
+        jaxpr, _ = open_jaxpr(jax.make_jaxpr(function)(*(struct(v.aval) for v in atoms)))
+        names = dict(zip(jaxpr.invars, atoms, strict=True))
+        for new in jaxpr.eqns:
+            new = new.replace(invars=renamed(new.invars, names), ctx=equation.ctx)
+            self.equations.append(new)
+        return jaxpr.outvars[0]

@@ -45,6 +45,19 @@ def of_numbers(p, xs):
     return first + second
 
 
+def repeated(x):
+    """300 elements; the transposition of no slice."""
+    return x @ jnp.asarray(normal((6, 300), 4))
+
+
+def halves(x):
+    return (jnp.sin(x[:150]) * x[150:]).sum()
+
+
+def with_a_gap(x):
+    return (jnp.sin(x[:100]) * x[120:220]).sum() + jnp.cos(x).sum()
+
+
 #: Functions of a number whose gradients are sums of padded cotangents.
 FUNCTIONS = {
     "elements": lambda x: x[0] * x[1] + jnp.exp(x[3]),
@@ -54,6 +67,9 @@ FUNCTIONS = {
     "neighbours": lambda x: jnp.square(x[1:] - x[:-1]).sum(),
     "a gap": lambda x: x[:2].sum() * x[4:].prod(),
     "strides": lambda x: (x[::2] * x[1::2]).sum(),
+    "many in halves": lambda x: halves(repeated(x)),
+    "many with a gap": lambda x: with_a_gap(repeated(x)),
+    "many neighbours": lambda x: jnp.square(repeated(x)[1:] - repeated(x)[:-1]).sum(),
     "columns": lambda x: (x.reshape(2, 3)[:, 0] * x.reshape(2, 3)[:, 2]).sum(),
     "two axes": lambda x: x.reshape(2, 3)[0, 1] * x.reshape(2, 3)[1].sum(),
 }
@@ -106,15 +122,33 @@ def joined(name) -> dict[str, int]:
 
 @needs_kernels
 def test_what_is_joined():
-    found = joined("elements")
-    assert (found["add_n"], found["pad"], found["concatenate"]) == (-1, -3, 1)
-    found = joined("all elements")
-    assert (found["add_n"], found["pad"], found["concatenate"]) == (-1, -6, 1)
-    found = joined("one twice")  # piece by piece: the first has three terms, others two
-    assert (found["pad"], found["slice"]) == (-4, 4)
-    found = joined("halves")
-    assert (found["add"], found["pad"], found["concatenate"]) == (-1, -2, 1)
-    assert joined("two axes") == {}
+    def counts(name, *keys):
+        found = joined(name)
+        return tuple(found.get(key, 0) for key in keys)
+
+    assert counts("elements", "add_n", "pad", "select_n") == (-1, -3, 3)
+    assert counts("all elements", "add_n", "pad", "select_n") == (-1, -6, 6)
+    assert counts("one twice", "pad", "concatenate") == (-4, 0)
+    assert counts("halves", "add", "pad", "concatenate") == (-1, -2, 0)
+    assert counts("many in halves", "add", "pad", "concatenate") == (-1, -2, 1)
+    assert counts("many with a gap", "add_n", "add", "pad", "concatenate") == (-1, 1, -2, 1)
+    for name in ("two axes", "many neighbours"):
+        assert joined(name) == {}
+
+
+def test_unrolled_loops_are_compiled():
+    """Sums of three of which one is a pad, one after the other."""
+
+    def scan(p, xs):
+        def step(h, x):
+            return h + 1, (jnp.exp(x) @ p, p[0], h)
+
+        return lax.scan(step, jnp.zeros(6), xs, unroll=5)[1]
+
+    def gradient(p, xs):
+        return jax.grad(lambda p: sum(jnp.sin(y).sum() for y in scan(p, xs)))(p)
+
+    repjax.reproducible(lambda *args: gradient(*args))(normal((6, 6), 1), normal((24, 6), 2))
 
 
 @pytest.mark.parametrize(
@@ -134,10 +168,13 @@ def test_loops(scan, of_its_numbers):
 @needs_kernels
 def test_parts_in_another_order_are_caught(monkeypatch):
     (expected,) = as_sums("halves", normal(6, 1))
-    parts = pads._parts
+    layers = pads._layers
 
     def wrong(*args):
-        return {i: part._replace(start=3 - part.start) for i, part in parts(*args).items()}
+        return [
+            {i: part._replace(start=3 - part.start) for i, part in layer.items()}
+            for layer in layers(*args)
+        ]
 
-    monkeypatch.setattr(pads, "_parts", wrong)
+    monkeypatch.setattr(pads, "_layers", wrong)
     assert not same_bits(gradient("halves")(normal(6, 1)), expected)
