@@ -25,8 +25,8 @@ from repjax.primitives.operations.add_n import add_n_p
 from repjax.primitives.operations.arithmetic import add_p, materialize_p
 
 _SUMS = (add_p, add_n_p)
-#: Elements of a sum whose parts are chosen by their positions; and rows of these, one by one.
-_FEW, _ROWS = 128, 32
+#: Elements of a sum whose parts are chosen by their positions; and rows of a part, one by one.
+_FEW, _ROWS = 128, 4
 
 
 class _Part(NamedTuple):
@@ -79,9 +79,8 @@ def _layers(equation, made_by) -> list[dict[int, _Part]]:
                 break
         else:
             layers.append({i: part})
-    rows = sum(x.end - x.start for layer in layers for x in layer.values())
     if result.aval.size <= _FEW and equation.primitive is add_n_p:
-        return layers if rows <= _ROWS else []
+        return layers
     return [layer for layer in layers if len(layer) > 1]
 
 
@@ -106,6 +105,15 @@ def _part(atom, made_by) -> _Part | None:
     return None if interior or min(low, high) < 0 else _Part(axis, low, x)
 
 
+def _shifted(x, part: _Part, n: int):
+    """The rows of a part where they are among ``n``, beside any others of it."""
+    others = [d for d in range(x.ndim) if d != part.axis]
+    dimensions = lax.GatherDimensionNumbers(tuple(others), (part.axis,), (part.axis,))
+    at = lax.broadcasted_iota(np.int32, (n, 1), 0) - np.int32(part.start)
+    sizes = [1 if d == part.axis else x.shape[d] for d in range(x.ndim)]
+    return lax.gather(x, at, dimensions, sizes, mode="clip")
+
+
 class _Program:
     """The equations so far, and in whose place other variables are."""
 
@@ -121,8 +129,7 @@ class _Program:
             parts = sorted(layer.values(), key=lambda part: part.start)
             atoms = renamed([part.atom for part in parts], self.same)
             parts = [part._replace(atom=v) for part, v in zip(parts, atoms, strict=True)]
-            is_few = aval.size <= _FEW and sum(x.end - x.start for x in parts) <= _ROWS
-            join = self.chosen if is_few else self.joined
+            join = self.chosen if aval.size <= _FEW else self.joined
             terms.append(join(equation, parts))
         if len(terms) == 1:
             self.same[equation.outvars[0]] = terms[0]
@@ -159,6 +166,10 @@ class _Program:
             found = lax.full(aval.shape, 0, aval.dtype)
             position = lax.broadcasted_iota(np.int32, aval.shape, axis)
             for part, x in zip(parts, atoms, strict=True):
+                if part.end - part.start > _ROWS:
+                    is_in = (position >= np.int32(part.start)) & (position < np.int32(part.end))
+                    found = lax.select(is_in, _shifted(x, part, aval.shape[axis]), found)
+                    continue
                 for i in range(part.end - part.start):
                     row = lax.slice_in_dim(x, i, i + 1, axis=axis)
                     row = lax.broadcast_in_dim(row, aval.shape, range(aval.ndim))

@@ -65,6 +65,7 @@ FUNCTIONS = {
     "one twice": lambda x: x[0] * x[1] + jnp.sin(x[0]) * x[2] + jnp.sin(x).sum(),
     "halves": lambda x: (jnp.sin(x[:3]) * x[3:]).sum(),
     "neighbours": lambda x: jnp.square(x[1:] - x[:-1]).sum(),
+    "long parts": lambda x: (x[1:] * jnp.exp(x[:-1])).sum() + jnp.sin(x).sum(),
     "a gap": lambda x: x[:2].sum() * x[4:].prod(),
     "strides": lambda x: (x[::2] * x[1::2]).sum(),
     "many in halves": lambda x: halves(repeated(x)),
@@ -130,6 +131,7 @@ def test_what_is_joined():
     assert counts("all elements", "add_n", "pad", "select_n") == (-1, -6, 6)
     assert counts("one twice", "pad", "concatenate") == (-4, 0)
     assert counts("halves", "add", "pad", "concatenate") == (-1, -2, 0)
+    assert counts("long parts", "pad", "gather") == (-2, 2)
     assert counts("many in halves", "add", "pad", "concatenate") == (-1, -2, 1)
     assert counts("many with a gap", "add_n", "add", "pad", "concatenate") == (-1, 1, -2, 1)
     for name in ("two axes", "many neighbours"):
