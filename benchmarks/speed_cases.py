@@ -520,7 +520,7 @@ def loops() -> list[Case]:
         ),
         given("rollout of 64 carts, 128 steps", _rollout, (64, 4), (4, 32), (32, 2)),
         given("likelihood of a Kalman filter, 2,000 steps", _kalman, (2000,)),
-        given("gradient of a likelihood of a Kalman filter", jax.grad(_kalman), (2000,)),
+        given("the same, gradient", jax.grad(_kalman), (2000,)),
         given("Viterbi, 200 x 16", _viterbi, (200, 16), (16, 16)),
         given("time warping, 64 x 64", _time_warping, (64,), (64,)),
         given("L-BFGS, 20 steps, 20 variables", _lbfgs, (20,)),
