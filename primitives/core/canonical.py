@@ -10,7 +10,8 @@ XLA's CPU code flushes subnormals and GPU code keeps them, x86 detects tininess
 after rounding and others before, algebraic rewrites change the sign of a zero,
 and the payload of a NaN depends on the platform.
 
-**Guards.**  A guard is a select by the bits of a result.  It makes the
+**Guards.**  A guard is a select by the magnitude of a result, by its bits or, of few
+elements on some platforms, by its value (:data:`few_by_value`).  It makes the
 result canonical, and because the compiler cannot look through it, it also keeps
 LLVM from fusing a product into an FMA and XLA's algebraic simplifier from
 reassociating through it.  Every rounded operation ends in a guard:
