@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from repjax._version import __version__
+from repjax.primitives.core import short_loops
 from repjax.primitives.core.jax_internals import compiler
 from repjax.primitives.core.tables import PREFIX
 
@@ -124,6 +125,8 @@ def _compile(backend, computation, devices, compile_options, *args, **kwargs):
     except RuntimeError:
         if PREFIX in computation.operation.get_asm(enable_debug_info=True):
             raise
+    if backend.platform == "cpu":
+        compile_options = short_loops.with_options(computation, compile_options)
     return _stock_compile(backend, computation, devices, compile_options, *args, **kwargs)
 
 

@@ -140,6 +140,11 @@ def flush(x):
     return _zero_where_tiny(x, lax.lt)
 
 
+def unseen(x, by):
+    """``x``, of which LLVM sees what it is, and XLA only that it differs as the integers do."""
+    return from_bits((bits(x) ^ by) ^ by, x.dtype)
+
+
 def product(x, y):
     """``x * y``, guarded: rounded by itself, where the compiler could fuse it with a sum."""
     return guard(x * y)

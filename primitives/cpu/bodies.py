@@ -27,11 +27,6 @@ def _div_by_number(x, y):
     return div_body(x, y, narrowed=lambda quotient: quotient)
 
 
-def _unseen(x, by):
-    """``x``, of which LLVM sees what it is, and XLA only that it differs as the integers do."""
-    return canonical.from_bits((canonical.bits(x) ^ by) ^ by, x.dtype)
-
-
 def div(x, y):
     """In float32, where the instruction of CPUs rounds correctly, unless ``y`` is a number.
 
@@ -42,13 +37,13 @@ def div(x, y):
     """
     x, y, is_number = *canonical.broadcast(x, y), y.size == 1
     if x.size == 1:
-        quotient = lax.div(x.reshape(()), _unseen(y.reshape(()), canonical.bits(x.reshape(()))))
-        return canonical.guard(quotient).reshape(x.shape)
+        x, y, shape = x.reshape(()), y.reshape(()), x.shape
+        return canonical.guard(lax.div(x, canonical.unseen(y, canonical.bits(x)))).reshape(shape)
     if is_number and x.size > canonical.FEW:
         return _div_by_number(x, y)
     axes = [d for d, n in enumerate(x.shape) if n > 1]
     position = sum(lax.broadcasted_iota(np.int32, x.shape, d) for d in axes)
-    return canonical.guard(lax.div(x, _unseen(y, position)))
+    return canonical.guard(lax.div(x, canonical.unseen(y, position)))
 
 
 def sqrt(x):

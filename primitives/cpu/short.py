@@ -142,8 +142,8 @@ def _by_xla(operation) -> float:
     if function_of(operation) is None:
         return math.inf
     if is_long(operation):
-        return vectors * 600 if primitive.name in _LONGEST else 15 + vectors * 28
-    return vectors * (5 if primitive.name in _SLOW else 2)
+        return vectors * 600 if primitive.name in _LONGEST else 10 + vectors * 25
+    return 3 + vectors * 2.5 if primitive.name in _SLOW else vectors * 2
 
 
 def nanoseconds(loop) -> float:

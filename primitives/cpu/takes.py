@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repjax.primitives.cpu import library, loops, rows, short
+from repjax.primitives.cpu import library, loops, rows, short, speculation
 from repjax.primitives.cpu.bytecode import function_of
 from repjax.primitives.fusion.kernels import Kernels
 
@@ -15,6 +15,7 @@ CPU = Kernels(
     reads_raw=True,
     loop=loops.encode,
     is_short=short.is_short,
+    as_short=speculation.without_guards,
     draws=True,
     large=library.LARGE,
 )

@@ -21,6 +21,7 @@ class Kernels:
       reads_raw: whether products take operands that are not canonical.
       loop: what the kernel for loops knows a loop by, or None if it cannot compute the loop.
       is_short: whether XLA computes a loop, which the kernel knows by that, faster without kernels.
+      as_short: the equation of a short loop as XLA computes it fastest, with the same bits.
       draws: whether they draw random bits.
       large: elements of an array that does not stay in the caches; None where the platform has
         kernels for row groups only.
@@ -34,5 +35,6 @@ class Kernels:
     reads_raw: bool = False
     loop: Callable[[Any], Any] = lambda equation: None
     is_short: Callable[[Any, Any], bool] = lambda equation, code: False
+    as_short: Callable[[Any], Any] = lambda equation: equation
     draws: bool = False
     large: int | None = None

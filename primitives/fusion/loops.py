@@ -18,7 +18,8 @@ import numpy as np
 from jax.extend.core import Literal, Primitive
 from jax.interpreters import batching, mlir
 
-from repjax.primitives.core.define import kernel_for, lower_body, without_kernels
+from repjax.primitives.core import short_loops
+from repjax.primitives.core.define import is_for_one_device, kernel_for, lower_body, without_kernels
 from repjax.primitives.core.jax_internals import prim_requires_devices_during_lowering
 from repjax.primitives.core.programs import bind_equation, settled
 from repjax.primitives.core.tables import PREFIX
@@ -79,8 +80,14 @@ def _lower(ctx, *operands, loop: Loop, platform=None):
     kernel = kernel_for(loop_p, platform, ctx) if platform and not loop.is_short else None
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=True, loop=loop)
-    alone = without_kernels(ctx) if platform and loop.is_short else contextlib.nullcontext(ctx)
-    with alone as ctx, settled():
+    is_short = platform is not None and loop.is_short
+    if is_short:
+        short_loops.mark(ctx)
+    if is_short and is_for_one_device(ctx):
+        loop = dataclasses.replace(loop, equation=loop.kernels.as_short(loop.equation))
+    alone = without_kernels(ctx) if is_short else contextlib.nullcontext(ctx)
+    # A short loop may have numbers of 64 bits, as bodies do.
+    with alone as ctx, settled(), jax.enable_x64(is_short or jax.config.jax_enable_x64):
         return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
 
 

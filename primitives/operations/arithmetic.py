@@ -60,14 +60,15 @@ materialize_p = define("materialize", lambda x: x, lambda x: x, halves=None)
 def _fence(x):
     """``x``, exactly, by a division that XLA does not repeat and so computes in a loop of its own.
 
-    It divides by 1 (NaNs by 2), which LLVM sees and XLA's fusion does not; of formats of 16 bits it
-    divides the integers that their bits are.  Barriers are removed before fusion in jax 0.10.
+    It divides by 1, which LLVM sees, and leaves out, and XLA's fusion does not; of formats of 16
+    bits it divides the integers that their bits are.  Barriers are removed before fusion in jax
+    0.10.
     """
     if x.dtype in canonical.HALVES:
         integers = lax.convert_element_type(canonical.bits(x), np.float32)
         same = lax.convert_element_type(_fence(integers), np.int16)
         return canonical.from_bits(same, x.dtype)
-    return lax.div(x, lax.select(lax.eq(x, x), lax.full_like(x, 1), lax.full_like(x, 2)))
+    return lax.div(x, canonical.unseen(lax.full_like(x, 1), canonical.bits(x)))
 
 
 # On GPUs a division may be approximate, and fusion limits the size of code by itself.
