@@ -146,12 +146,8 @@ class _Definition:
         kernel = kernel_for(self.primitive, platform, ctx)
         function = self.for_types(ctx.avals_in, ctx.avals_out, kernel)
         several = self.primitive.multiple_results
-        by_value = not _is_for_export(ctx) and FEW_BY_VALUE.get(platform, bool)()
-        token = canonical.few_by_value.set(by_value)
-        try:
+        with guards_for(None if _is_for_export(ctx) else platform):
             return lower_body(ctx, function, *args, multiple_results=several, **params)
-        finally:
-            canonical.few_by_value.reset(token)
 
     def derivative(self, primals, tangents, **params):
         """The results and their tangents: by ``jvp`` if there is one, else as JAX has them."""
@@ -216,6 +212,16 @@ def kernel_for(primitive: Primitive, platform: str, ctx) -> Callable[..., Any] |
     if kernel is None or (_without_kernels.get() and not kernel.of_xla):
         return None
     return None if kernel.on_one_device and not is_for_one_device(ctx) else kernel.make()
+
+
+@contextlib.contextmanager
+def guards_for(platform: str | None) -> Iterator[None]:
+    """Within the block, guards as they are fastest on a platform."""
+    token = canonical.few_by_value.set(FEW_BY_VALUE.get(platform, bool)())
+    try:
+        yield
+    finally:
+        canonical.few_by_value.reset(token)
 
 
 def does_without_kernels(ctx) -> bool:

@@ -28,6 +28,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from repjax.primitives.core import canonical
+from repjax.primitives.core.define import guards_for
 from repjax.primitives.core.programs import open_jaxpr, struct
 from repjax.primitives.cpu.short import is_long
 from repjax.primitives.fusion.entries import enter_p, raw_dot_general_p
@@ -85,8 +86,7 @@ class _Operations:
 
     def __init__(self):
         self._codes: dict[tuple[int, tuple[int, ...]], list[jax.Array]] = {}
-        #: By identity, values that LLVM may see as products, and what they are before it is made
-        #: sure that they are not -0.
+        #: By identity, values that LLVM may see as products, and what they are without a guard.
         self._products: dict[int, tuple[jax.Array, jax.Array]] = {}
 
     # What is noted.
@@ -120,7 +120,7 @@ class _Operations:
         return id(x) in self._products
 
     def _with_sign(self, x):
-        """A value as it was before -0 became +0, which matters to no sum and no product."""
+        """A product as it is without a guard: -0 for +0 matters to no sum and no product."""
         return self._products.get(id(x), (x, x))[1]
 
     def pass_on(self, operands, results) -> None:
@@ -167,8 +167,8 @@ class _Operations:
 
     def mul(self, x, y):
         with_sign = _unseen(self._with_sign(x) * self._with_sign(y))
-        result = _positive(self._note_tiny(with_sign, also_zero=False))
-        self._products[id(result)] = result, with_sign
+        result = canonical.guard(with_sign)
+        self._products[id(result)] = result, self._note_tiny(with_sign, also_zero=False)
         return result
 
     def neg(self, x):
@@ -177,7 +177,9 @@ class _Operations:
         return result
 
     def div(self, x, y):
-        return self._note_tiny(_positive(lax.div(x, _unseen(y))))
+        i, j = map(canonical.bits, (x, y))  # by both, of which one may be a number
+        y = canonical.unseen(y, i ^ lax.shift_left(j, lax.full_like(j, 1)))
+        return self._note_tiny(_positive(lax.div(x, y)))
 
     def sqrt(self, x):
         return _unseen(lax.sqrt(x))
@@ -402,7 +404,7 @@ def _speculate(equations, after: set[Any], environment) -> None:
             form = _WITHOUT_GUARDS[equation.primitive]
             operands = [_value(v, environment) for v in equation.invars]
             (result,) = equation.outvars
-            with jax.enable_x64(True):
+            with jax.enable_x64(True), guards_for("cpu"):
                 environment[result] = form(operations, *operands, **equation.params)
         else:
             run(equation, environment)
