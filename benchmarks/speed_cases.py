@@ -463,6 +463,70 @@ def _kalman(measured):
     return lax.scan(step, (0.0, 1.0), measured)[1].sum()
 
 
+def _kalman_of_two(measured):
+    """What a Kalman filter makes of a place that is measured: the place and the velocity."""
+    motion, noise = jnp.array([[1.0, 0.1], [0.0, 1.0]]), 0.01 * jnp.eye(2)
+    seen = jnp.array([1.0, 0.0])
+
+    def step(state, z):
+        mean, covariance = state
+        mean, covariance = motion @ mean, motion @ covariance @ motion.T + noise
+        gain = covariance @ seen / (seen @ covariance @ seen + 0.1)
+        mean = mean + gain * (z - seen @ mean)
+        return (mean, covariance - jnp.outer(gain, seen @ covariance)), mean
+
+    return lax.scan(step, (jnp.zeros(2), jnp.eye(2)), measured)[1]
+
+
+def _runge_kutta(rates, state, h: float, steps: int):
+    def step(s, _):
+        k1 = rates(s)
+        k2 = rates(s + h / 2 * k1)
+        k3 = rates(s + h / 2 * k2)
+        k4 = rates(s + h * k3)
+        return s + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), s
+
+    return lax.scan(step, state, None, length=steps)[1]
+
+
+def _lorenz(state):
+    """Lorenz's attractor: 2,000 steps of Runge and Kutta."""
+
+    def rates(s):
+        x, y, z = s
+        return jnp.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
+
+    return _runge_kutta(rates, state, 0.01, 2000)
+
+
+def _neuron(currents):
+    """The voltage of a neuron by Hodgkin and Huxley, with one gate."""
+
+    def step(state, current):
+        v, m = state
+        opens = 0.1 * (v + 40) / (1 - jnp.exp(-(v + 40) / 10))
+        closes = 4 * jnp.exp(-(v + 65) / 18)
+        m = m + 0.01 * (opens * (1 - m) - closes * m)
+        v = v + 0.01 * (10 * current - 120 * m**3 * (v - 50) - 0.3 * (v + 54))
+        return (v, m), v
+
+    return lax.scan(step, (-65.0, 0.05), currents)[1]
+
+
+def _controller(wanted):
+    """What a PID controller makes of a plant."""
+
+    def step(state, r):
+        y, total, before = state
+        error = r - y
+        total = total + 0.01 * error
+        pushed = 1.2 * error + 0.5 * total + 0.01 * (error - before) / 0.01
+        y = y + 0.01 * (pushed - y)
+        return (y, total, error), y
+
+    return lax.scan(step, (0.0, 0.0, 0.0), wanted)[1]
+
+
 def _pendulum(state):
     """A double pendulum: 500 steps of Runge and Kutta."""
 
@@ -475,14 +539,7 @@ def _pendulum(state):
         of_p, of_q = twist + 29.4 * jnp.sin(a), 9.8 * jnp.sin(b) - twist
         return jnp.stack([x, y, -0.5 * of_p, -0.5 * of_q])
 
-    def step(s, _):
-        k1 = rates(s)
-        k2 = rates(s + 0.005 * k1)
-        k3 = rates(s + 0.005 * k2)
-        k4 = rates(s + 0.01 * k3)
-        return s + 0.01 / 6 * (k1 + 2 * k2 + 2 * k3 + k4), s
-
-    return lax.scan(step, state, None, length=500)[1]
+    return _runge_kutta(rates, state, 0.01, 500)
 
 
 def _quadratic(a):
@@ -520,7 +577,10 @@ def loops() -> list[Case]:
         ),
         given("rollout of 64 carts, 128 steps", _rollout, (64, 4), (4, 32), (32, 2)),
         given("likelihood of a Kalman filter, 2,000 steps", _kalman, (2000,)),
-        given("the same, gradient", jax.grad(_kalman), (2000,)),
+        given("gradient of a filter's likelihood, 2,000 steps", jax.grad(_kalman), (2000,)),
+        given("Kalman filter of two numbers, 2,000 steps", _kalman_of_two, (2000,)),
+        given("PID controller, 2,000 steps", _controller, (2000,)),
+        given("neuron, 2,000 steps", _neuron, (2000,)),
         given("Viterbi, 200 x 16", _viterbi, (200, 16), (16, 16)),
         given("time warping, 64 x 64", _time_warping, (64,), (64,)),
         given("L-BFGS, 20 steps, 20 variables", _lbfgs, (20,)),
@@ -528,6 +588,7 @@ def loops() -> list[Case]:
         given("bandit, 1,000 pulls of 10 arms", _bandit, (10,)),
         given("gradient of a GARCH likelihood, 1,000 days", _garch, (1000,)),
         given("double pendulum, 500 steps", _pendulum, (4,)),
+        given("Lorenz's attractor, 2,000 steps", _lorenz, (3,)),
         given("Adam on a quadratic of 20 variables, 500 steps", _quadratic, (20, 20)),
     ]
 

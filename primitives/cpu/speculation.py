@@ -49,6 +49,8 @@ _STEPS = 32
 _SOME = np.float32(float.fromhex("0x1.3c6ef4p+91"))
 #: Elements of what may be an operand or a result of the branch, which copies them.
 _COPIED = 128
+#: Elements of results of the branch for each guard that is left out.
+_RESULTS = 2
 
 _LOOPS = ("scan", "while", "cond")
 _BODIES = {"scan": "jaxpr", "while": "body_jaxpr"}
@@ -292,11 +294,22 @@ def _is_of_few(equation) -> bool:
     if equation.primitive is add_n_p:
         return len(equation.invars) <= MOST_PARTS
     if equation.primitive is dot_general_p:
-        shapes = (v.aval for v in equation.invars)
-        _, problem = problems.dot_general(*shapes, equation.params["dimension_numbers"])
-        is_sequential = equation.params["contraction"] == "sequential"
-        return is_sequential and 0 < math.prod(problem.sizes) <= _STEPS
+        return equation.params["contraction"] == "sequential" and 0 < _steps(equation) <= _STEPS
     return True
+
+
+def _steps(product) -> int:
+    """The fused multiply-adds of the equation of a product."""
+    shapes = (v.aval for v in product.invars)
+    _, problem = problems.dot_general(*shapes, product.params["dimension_numbers"])
+    return math.prod(problem.sizes)
+
+
+def _roundings(equation) -> int:
+    """The guards that an equation has, and that it is without in another form."""
+    if not _has_form(equation):
+        return 0
+    return _steps(equation) if equation.primitive is dot_general_p else 1
 
 
 # --- programs ---------------------------------------------------------------------------
@@ -387,8 +400,18 @@ def _is_small(equation) -> bool:
     )
 
 
-def _used_by(equations) -> set[Any]:
-    return {v for equation in equations for v in variables(equation.invars)}
+def _used_by(equations) -> list[Any]:
+    return list(dict.fromkeys(v for equation in equations for v in variables(equation.invars)))
+
+
+def _doubtful(equations) -> list[Any]:
+    """Those that have a form without guards, and what needs their results."""
+    doubtful, made = [], set()
+    for equation in equations:
+        if _has_form(equation) or not made.isdisjoint(variables(equation.invars)):
+            doubtful.append(equation)
+            made.update(equation.outvars)
+    return doubtful
 
 
 def _speculate(equations, after: set[Any], environment) -> None:
@@ -396,32 +419,28 @@ def _speculate(equations, after: set[Any], environment) -> None:
 
     ``after`` are the variables that are needed.
     """
-    operations, again = _Operations(), []
-    doubtful: set[Any] = set()  # what depends on operations without guards
+    again = _doubtful(equations)
+    made = [v for equation in again for v in equation.outvars]
+    known = [v for v in _used_by(again) if v not in set(made)]
+    results = [v for v in made if v in after]
+    if sum(v.aval.size for v in results) > _RESULTS * sum(map(_roundings, again)):
+        again = []  # the branch would copy more than there is to gain
+    operations, guessed = _Operations(), {id(equation) for equation in again}
     for equation in equations:
-        is_doubtful = not doubtful.isdisjoint(variables(equation.invars))
-        if _has_form(equation):
+        operands = [_value(v, environment) for v in equation.invars]
+        if id(equation) in guessed and _has_form(equation):
             form = _WITHOUT_GUARDS[equation.primitive]
-            operands = [_value(v, environment) for v in equation.invars]
             (result,) = equation.outvars
             with jax.enable_x64(True), guards_for("cpu"):
                 environment[result] = form(operations, *operands, **equation.params)
-        else:
-            run(equation, environment)
-            if is_long(equation):  # of which XLA would make a copy for what is noted
-                (result,) = equation.outvars
-                environment[result] = arithmetic.materialize_p.bind(environment[result])
-            operands, results = (
-                [_value(v, environment) for v in vs] for vs in (equation.invars, equation.outvars)
-            )
-            operations.pass_on(operands, results)
-        if is_doubtful or _has_form(equation):
-            again.append(equation)
-            doubtful.update(equation.outvars)
-    results = [v for v in dict.fromkeys(v for e in again for v in e.outvars) if v in after]
-    if not operations.has_noted() or not results:
+            continue
+        run(equation, environment)
+        if again and is_long(equation):  # of which XLA would make a copy for what is noted
+            (result,) = equation.outvars
+            environment[result] = arithmetic.materialize_p.bind(environment[result])
+        operations.pass_on(operands, [environment[v] for v in equation.outvars])
+    if not operations.has_noted():
         return
-    known = [v for v in _used_by(again) if v not in doubtful]
 
     def with_guards(known_values, _):
         inside = dict(zip(known, known_values, strict=True))

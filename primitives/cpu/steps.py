@@ -50,7 +50,7 @@ _NANOSECONDS = {
 }
 #: Those of an operation and of an elementary function, and of each vector of 16 elements; and of a
 #: reduction in a row group.
-_OF_OPERATION, _OF_FUNCTION, _OF_REDUCTION = (3, 0.3), (30, 7), 90
+_OF_OPERATION, _OF_FUNCTION, _OF_REDUCTION = (2, 0.5), (25, 7), 90
 
 
 class Step(NamedTuple):
