@@ -5,13 +5,12 @@ numbers there is nothing else to do meanwhile.  Yet guards change next to no res
 -0 or subnormal, or the smallest normal number.  So operations on few elements are computed without
 guards here, and beside them, where nothing waits, whether a guard would have changed any.  Then,
 and only then, all that depends on them is computed again with guards: a branch, which processors
-predict.  The bits are the same.
+predict.  The bits are the same.  Likewise sums of several terms, and products of matrices, are
+computed in float64, and again by their bodies where that might not be the right rounding.
 
-**What guards are for else.**  XLA is not to simplify through a result, and LLVM not to fuse a
-product with a sum.  So results pass through operations on their bits that XLA does not simplify,
-though LLVM does (:func:`_unseen`), and products have a zero added that XLA does not know as one.
-LLVM knows it, and may not leave it out, which would keep -0.  It may fuse it with the product,
-which rounds ``a*b + 0`` once, as ``a*b``, and nothing is left to fuse with a sum.
+**What guards are for else.**  XLA is not to simplify through a result: so it passes through
+operations on its bits that XLA does not see through, though LLVM does.  And LLVM is not to fuse a
+product with a sum (:meth:`_Operations._sum`); what else needs a product gets it with its guard.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class _Operations:
 
     def __init__(self):
         self._codes: dict[tuple[int, tuple[int, ...]], list[jax.Array]] = {}
-        #: By identity, values that LLVM may see as products, and what they are without a guard.
+        #: By identity, products with their guards, and what they are without.
         self._products: dict[int, tuple[jax.Array, jax.Array]] = {}
 
     # What is noted.
@@ -116,19 +115,14 @@ class _Operations:
         self._note(0x01000000, (magnitude | sign) - np.uint32(1))
         return x
 
-    # What is a product.
+    # Products and sums.
 
     def _is_product(self, x) -> bool:
         return id(x) in self._products
 
-    def _with_sign(self, x):
-        """A product as it is without a guard: -0 for +0 matters to no sum and no product."""
+    def _without_guard(self, x):
+        """A product as it is: -0 for +0 matters to no sum and to no product."""
         return self._products.get(id(x), (x, x))[1]
-
-    def pass_on(self, operands, results) -> None:
-        """Note that results may be operands, or parts of them."""
-        if any(map(self._is_product, operands)):
-            self._products |= {id(x): (x, x) for x in results}
 
     def _sum(self, operation, x, y):
         """A sum or a difference, with which LLVM fuses no product.
@@ -136,8 +130,8 @@ class _Operations:
         It would not fuse one that something else needs, too.  So the result is chosen by a
         comparison of it with some number, at which the result is noted as tiny.
         """
-        result = _unseen(operation(*map(self._with_sign, (x, y))))
-        same = [self._with_sign(v) == _SOME for v in (x, y) if self._is_product(v)]
+        result = _unseen(operation(*map(self._without_guard, (x, y))))
+        same = [self._without_guard(v) == _SOME for v in (x, y) if self._is_product(v)]
         if same:
             tiny = lax.full_like(result, np.finfo(np.float32).tiny)
             result = lax.select(functools.reduce(lax.bitwise_or, same), tiny, result)
@@ -157,9 +151,7 @@ class _Operations:
         if of_nan:  # and of infinities
             i = lax.bitcast_convert_type(x, np.uint32)
             self._note(0x01000000, ~lax.shift_left(i, lax.full_like(i, 1)))
-        result = _unseen(x)
-        self.pass_on([x], [result])
-        return result
+        return _unseen(x)
 
     def add(self, x, y):
         return self._sum(lax.add, x, y)
@@ -168,20 +160,18 @@ class _Operations:
         return self._sum(lax.sub, x, y)
 
     def mul(self, x, y):
-        with_sign = _unseen(self._with_sign(x) * self._with_sign(y))
-        result = canonical.guard(with_sign)
-        self._products[id(result)] = result, self._note_tiny(with_sign, also_zero=False)
+        product = _unseen(self._without_guard(x) * self._without_guard(y))
+        result = canonical.guard(product)
+        self._products[id(result)] = result, self._note_tiny(product, also_zero=False)
         return result
 
     def neg(self, x):
-        result = _positive(-x)
-        self.pass_on([x], [result])
-        return result
+        return _positive(-x)
 
     def div(self, x, y):
         i, j = map(canonical.bits, (x, y))  # by both, of which one may be a number
         y = canonical.unseen(y, i ^ lax.shift_left(j, lax.full_like(j, 1)))
-        return self._note_tiny(_positive(lax.div(x, y)))
+        return canonical.guard(lax.div(x, y))  # LLVM makes a product of one by a power of two
 
     def sqrt(self, x):
         return _unseen(lax.sqrt(x))
@@ -427,9 +417,9 @@ def _speculate(equations, after: set[Any], environment) -> None:
         again = []  # the branch would copy more than there is to gain
     operations, guessed = _Operations(), {id(equation) for equation in again}
     for equation in equations:
-        operands = [_value(v, environment) for v in equation.invars]
         if id(equation) in guessed and _has_form(equation):
             form = _WITHOUT_GUARDS[equation.primitive]
+            operands = [_value(v, environment) for v in equation.invars]
             (result,) = equation.outvars
             with jax.enable_x64(True), guards_for("cpu"):
                 environment[result] = form(operations, *operands, **equation.params)
@@ -438,7 +428,6 @@ def _speculate(equations, after: set[Any], environment) -> None:
         if again and is_long(equation):  # of which XLA would make a copy for what is noted
             (result,) = equation.outvars
             environment[result] = arithmetic.materialize_p.bind(environment[result])
-        operations.pass_on(operands, [environment[v] for v in equation.outvars])
     if not operations.has_noted():
         return
 
