@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,13 +52,19 @@ _COPIED = 128
 #: Elements of results of the branch for each guard that is left out.
 _RESULTS = 2
 
+_X86 = ("x86_64", "amd64")
 _LOOPS = ("scan", "while", "cond")
 _BODIES = {"scan": "jaxpr", "while": "body_jaxpr"}
 _FUSED = (groups_p, group_sum_p, rows_p, raw_dot_general_p, ended_p)
 
 
 def without_guards(loop):
-    """The equation of a scan or a while with such a body."""
+    """The equation of a scan or a while with such a body, on processors of x86.
+
+    For some of ARM LLVM fuses a product with a sum also if something else needs it.
+    """
+    if platform.machine().lower() not in _X86:
+        return loop
     name = _BODIES[loop.primitive.name]
     return loop.replace(params={**loop.params, name: _speculated(loop.params[name])})
 
