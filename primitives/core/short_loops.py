@@ -1,16 +1,19 @@
 """An option of XLA for programs with short loops, which its CPU compiler is to make functions of.
 
-XLA makes one function of a loop if an iteration reads and writes less than 1024 bytes (more in
-newer versions), as it counts them, and else calls one for every few operations, which takes a
-short loop several times as long.  The limit is an option that ``jax.jit`` cannot pass, for it is an
-entry of a table.  So it is added to the options as XLA reads them, a message of protocol buffers: a
-field that stands in a message once more is merged with what is there.
+Before jax 0.12, XLA makes one function of a loop if an iteration reads and writes less than 1024
+bytes, as it counts them, and else calls one for every few operations, which takes a short loop
+several times as long.  The limit is an option that ``jax.jit`` cannot pass, for it is an entry of a
+table.  So it is added to the options as XLA reads them, a message of protocol buffers: a field that
+stands in a message once more is merged with what is there.
 """
 
 from __future__ import annotations
 
+import jax
 from jaxlib.mlir import ir
 
+#: Whether the limit is that low.
+IS_NEEDED = jax.__version_info__ < (0, 12)
 _MARK = "repjax.has_short_loops"
 _OPTION, _BYTES = b"xla_cpu_small_while_loop_byte_threshold", b"16384"
 #: Fields of XLA's CompileOptionsProto, ExecutableBuildOptionsProto and DebugOptions:
@@ -20,6 +23,8 @@ _FIELDS = (3, 3, 500)
 
 def mark(ctx) -> None:
     """Note in the module that is lowered that it has a short loop."""
+    if not IS_NEEDED:
+        return
     attributes = ctx.module_context.module.operation.attributes
     attributes[_MARK] = ir.UnitAttr.get(ctx.module_context.context)
 

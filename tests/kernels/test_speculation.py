@@ -277,6 +277,7 @@ def test_products_need_to_be_known():
 # --- the option of XLA ------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not short_loops.IS_NEEDED, reason="XLA's own limit is high enough")
 def test_options_are_merged():
     options = compiler.get_compile_options(num_replicas=1, num_partitions=1)
     before = options.SerializeAsString()
