@@ -393,7 +393,7 @@ def _is_small(equation) -> bool:
     return (
         equation.primitive is not loop_p
         and equation.primitive.name not in _LOOPS
-        and (max(sizes, default=0) <= _COPIED)
+        and max(sizes, default=0) <= _COPIED
     )
 
 
@@ -428,7 +428,7 @@ def _speculate(equations, after: set[Any], environment) -> None:
             form = _WITHOUT_GUARDS[equation.primitive]
             operands = [_value(v, environment) for v in equation.invars]
             (result,) = equation.outvars
-            with jax.enable_x64(True), guards_for("cpu"):
+            with guards_for("cpu"):
                 environment[result] = form(operations, *operands, **equation.params)
             continue
         run(equation, environment)

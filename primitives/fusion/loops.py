@@ -81,13 +81,14 @@ def _lower(ctx, *operands, loop: Loop, platform=None):
     if kernel is not None:
         return lower_body(ctx, kernel, *operands, multiple_results=True, loop=loop)
     is_short = platform is not None and loop.is_short
+    is_alone = is_short and is_for_one_device(ctx)
     if is_short:
         short_loops.mark(ctx)
-    if is_short and is_for_one_device(ctx):
-        loop = dataclasses.replace(loop, equation=loop.kernels.as_short(loop.equation))
     alone = without_kernels(ctx) if is_short else contextlib.nullcontext(ctx)
     # A short loop may have numbers of 64 bits, as bodies do.
     with alone as ctx, settled(), jax.enable_x64(is_short or jax.config.jax_enable_x64):
+        if is_alone:
+            loop = dataclasses.replace(loop, equation=loop.kernels.as_short(loop.equation))
         return mlir.lower_fun(_run_stock, multiple_results=True)(ctx, *operands, loop=loop)
 
 
