@@ -97,6 +97,30 @@ class _Operations:
         #: By identity, products with their guards, and what they are without.
         self._products: dict[int, tuple[jax.Array, jax.Array]] = {}
 
+    def apply(self, form, *operands, **params):
+        """The result of an operation, as a function of repjax, which audits know by its name."""
+        found = [self._products.get(id(x)) for x in operands]
+        is_product, limits = False, []
+
+        def repjax_without_guards(operands, products):
+            nonlocal is_product, limits
+            inside = _Operations()
+            for x, pair in zip(operands, products, strict=True):
+                if pair is not None:
+                    inside._products[id(x)] = x, pair[1]
+            result = form(inside, *operands, **params)
+            is_product = id(result) in inside._products
+            limits = [limit for limit, _ in inside._codes]
+            return result, inside._without_guard(result), list(inside._codes.values())
+
+        result, product, codes = jax.jit(repjax_without_guards)(operands, found)
+        if is_product:
+            self._products[id(result)] = result, product
+        for limit, xs in zip(limits, codes, strict=True):
+            for x in xs:
+                self._note(limit, x)
+        return result
+
     # What is noted.
 
     def _note(self, limit: int, code) -> None:
@@ -429,7 +453,7 @@ def _speculate(equations, after: set[Any], environment) -> None:
             operands = [_value(v, environment) for v in equation.invars]
             (result,) = equation.outvars
             with guards_for("cpu"):
-                environment[result] = form(operations, *operands, **equation.params)
+                environment[result] = operations.apply(form, *operands, **equation.params)
             continue
         run(equation, environment)
         if again and is_long(equation):  # of which XLA would make a copy for what is noted
