@@ -17,6 +17,7 @@ from repjax.primitives.core.jax_internals import compiler
 from repjax.primitives.cpu import library, speculation
 from repjax.primitives.operations import add_n
 from repjax.primitives.operations.products import dot_general_p
+from repjax.verify import audit
 
 pytestmark = [
     pytest.mark.skipif(
@@ -125,6 +126,7 @@ def test_random_programs_have_the_same_bits(seed, size):
     function = random_program(seed)
     check(function, *inputs(size, seed))
     assert branches(function, *inputs(size)[0]) > 0
+    assert not audit(repjax.reproducible(function), *inputs(size)[0])
 
 
 def test_gradients_and_batches_have_the_same_bits():
