@@ -14,7 +14,8 @@ and the payload of a NaN depends on the platform.
 elements on some platforms, by its value (:data:`few_by_value`).  It makes the
 result canonical, and because the compiler cannot look through it, it also keeps
 LLVM from fusing a product into an FMA and XLA's algebraic simplifier from
-reassociating through it.  Every rounded operation ends in a guard:
+reassociating through it.  Every rounded operation ends in a guard, but for those of short loops
+on some CPUs, where all are looked at together (``cpu/speculation.py``):
 
 * :func:`flush` after add and subtract, which are exact below the smallest normal
   number, so that only true subnormals and -0 become +0;

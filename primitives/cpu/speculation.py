@@ -241,8 +241,8 @@ class _Operations:
     def _chain(self, lhs, rhs):
         """``sequential.fma_chain``, whose steps are one sum in float64, rounded to float32.
 
-        Float64 holds the product.  The two roundings are one unless the sum is the middle of two
-        numbers of float32, and not exact; and where the result is a normal number of float32.
+        The two roundings are one (``chains.py`` says why) unless the sum is the middle of two
+        numbers of float32, and not exact, or is no normal number of float32, nor 0.
         """
         shape = sequential.chain_shape(lhs, rhs)
         lhs, rhs = map(canonical.to_float64, (lhs, rhs))
@@ -254,6 +254,7 @@ class _Operations:
             high = lax.shift_right_logical(i, lax.full_like(i, 32))
             high = lax.convert_element_type(high, np.uint32)
             exponent = lax.shift_left(high, lax.full_like(high, 1))
+            # What is less than 2**-125, and not 0; at least 2**127; and a middle that is not exact.
             self._note(((1023 - 125) << 21) - 1, exponent - np.uint32(1))
             self._note(~((1023 + 127) << 21) & 0xFFFFFFFF, ~exponent)
             low = lax.convert_element_type(i, np.uint32) + np.uint32(0x10000000)
@@ -341,9 +342,7 @@ def _opened(closed):
 
     def program(*operands):
         jaxpr, consts = open_jaxpr(closed)
-        environment = dict(
-            zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True)
-        )
+        environment = _environment(jaxpr, consts, operands)
         for equation in jaxpr.eqns:
             if equation.primitive in _FUSED:
                 operands = [_value(v, environment) for v in equation.invars]
@@ -355,6 +354,10 @@ def _opened(closed):
         return [_value(v, environment) for v in jaxpr.outvars]
 
     return jax.make_jaxpr(program)(*(struct(v.aval) for v in open_jaxpr(closed)[0].invars))
+
+
+def _environment(jaxpr, consts, operands) -> dict[Any, Any]:
+    return dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
 
 def _value(atom, environment):
@@ -369,9 +372,7 @@ def _speculated(closed):
     turns = _turns(jaxpr.eqns)
 
     def program(*operands):
-        environment = dict(
-            zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True)
-        )
+        environment = _environment(jaxpr, consts, operands)
         needed = [_used_by(equations) for _, equations in turns]
         for i, (is_small, equations) in enumerate(turns):
             if is_small:
