@@ -316,10 +316,9 @@ static void apply_function(Operation operation, int64_t count, Operand a, Operan
     return several::each(count, a, to, IN_LOOP(several::first::name), IN_LOOP(several::name));
   switch (operation) {
     REPJAX_ELEMENTARY(ELEMENTARY)
+    ELEMENTARY(rsqrt)
     REPJAX_ELEMENTARY_OF_TWO(OF_TWO)
     REPJAX_SPECIAL(SPECIAL)
-    case Operation::rsqrt:
-      return several::each(count, a, to, IN_LOOP(several::first::rsqrt), IN_LOOP(several::rsqrt));
     case Operation::pow_integer: {
       const auto power = IN_LOOP(several::pow_integer);
       const auto settled = [=](auto... x) __attribute__((always_inline)) {

@@ -59,7 +59,7 @@ static bool largest_of(const float* __restrict x, int64_t runs, int64_t n,
   return greatest < 0x7F800000;
 }
 
-typedef int32_t Words __attribute__((vector_size(64)));
+typedef int32_t Words __attribute__((vector_size(8 * kLanes)));
 constexpr int64_t kWords = sizeof(Words) / sizeof(int32_t);
 
 static inline Words words_at(const void* x) {
@@ -72,7 +72,7 @@ static inline Words larger(Words x, Words y) { return x > y ? x : y; }
 
 // E + at of numbers of these magnitudes, kNone of what does not count.
 static inline Words exponents(Words magnitude, Words at) {
-  typedef uint32_t Unsigned __attribute__((vector_size(64)));
+  typedef uint32_t Unsigned __attribute__((vector_size(8 * kLanes)));
   const auto counts = (Unsigned)magnitude - 0x00800000 < 0x7F000000;
   return counts ? (magnitude >> 23) - 127 + at : Words{} + kNone;
 }

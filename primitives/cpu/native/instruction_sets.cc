@@ -141,8 +141,14 @@ static inline Vector with_one_nan(Vector x) {
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm512_permutex2var_pd(_mm512_load_pd(table), (__m512i)at, _mm512_load_pd(table + 8));
 }
-static inline Vector lookup(const float (&table)[32], Bits at) {
+static inline Vector lookup(const float (&table)[kEntries], Bits at) {
   return _mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)at, _mm512_load_ps(table + 16));
+}
+static inline void lookup(const float (&tables)[8 * 32], Bits at, Vector (&to)[8]) {
+  for (int n = 0; n < 8; ++n) {
+    const float* const table = tables + 32 * n;
+    to[n] = _mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)at, _mm512_load_ps(table + 16));
+  }
 }
 static inline Vector times_power(Vector x, Vector k) { return _mm512_maskz_scalef_ps(0xFFFF, x, k); }
 static inline Vector bounded(float low, Vector x, float high) {
@@ -214,14 +220,17 @@ static inline bool any(Wide bits) { return !_mm256_testz_si256((__m256i)bits, (_
 static inline Wide lookup(const double (&table)[16], Wide at) {
   return _mm256_i64gather_pd(table, (__m256i)at, 8);
 }
-static inline Vector lookup(const float (&table)[32], Bits at) {
+static inline Vector lookup(const float (&table)[kEntries], Bits at) {
   const auto part = [&](int i) {
     return _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8 * i), (__m256i)at);
   };
-  const auto by_bit_3 = (__m256)(at << 28), by_bit_4 = (__m256)(at << 27);
-  const auto low = _mm256_blendv_ps(part(0), part(1), by_bit_3);
-  const auto high = _mm256_blendv_ps(part(2), part(3), by_bit_3);
-  return _mm256_blendv_ps(low, high, by_bit_4);
+  return _mm256_blendv_ps(part(0), part(1), (__m256)(at << 28));
+}
+static inline void lookup(const float (&rows)[8 * 32], Bits at, Vector (&to)[8]) {
+  int64_t row[8];
+  for (int i = 0; i < 8; ++i) row[i] = 8 * (at[i] & 31);
+  for (int i = 0; i < 8; ++i) to[i] = load_fours(rows + i / 4 * 4, row + i % 4);
+  transpose<2>(to);
 }
 static inline Vector times_power(Vector x, Vector k) {
   // 2**n in two factors, of which the first is exact: n is between -152 and 128.
@@ -236,6 +245,7 @@ static inline Vector near_inverse(Vector x) {
   const Vector y = _mm256_rcp_ps(x);  // within 1.5 * 2**-12
   return fma(fma(-x, y, broadcast(1)), y, y);
 }
+static inline Vector near_inverse_root(Vector x) { return _mm256_rsqrt_ps(x); }
 static inline bool any(Bits bits) { return !_mm256_testz_si256((__m256i)bits, (__m256i)bits); }
 }  // namespace float32
 namespace float64 {

@@ -3,14 +3,17 @@
 // float64.  A try is hi + lo with a bound of its error, and settles a result if all that is within
 // the bound rounds alike; else first-inl.h tries two vectors, with AVX-512 three in a hundred.
 //
-// The errors below are in units of w = 2**-40; hi + lo is within 48 w, but of erf.  What is rounded to
-// float32 is off by 2**-24 of it at most, and by half of its last bit.  Included by
+// The errors below are in units of w = 2**-40; hi + lo is within kBound, but of erf and roots.  What is
+// rounded to float32 is off by 2**-24 of it at most, and by half of its last bit.  Included by
 // elementwise-inl.h.
+//
+// Tables of powers are in two registers.  Where these hold 16 numbers instead of 32, r below is twice as
+// large, what is relative to r**2 four times, and so is kBound.
 
 namespace in_pairs {
 
 // python -m repjax.primitives.operations.elementary.generate pairs
-alignas(64) constexpr float kRoots[32] = {
+constexpr float kRoots[32] = {
     0x1.000000p+0f, 0x1.059b0ep+0f, 0x1.0b5586p+0f, 0x1.11301ep+0f, 0x1.172b84p+0f, 0x1.1d4874p+0f,
     0x1.2387a6p+0f, 0x1.29e9e0p+0f, 0x1.306fe0p+0f, 0x1.371a74p+0f, 0x1.3dea64p+0f, 0x1.44e086p+0f,
     0x1.4bfdaep+0f, 0x1.5342b6p+0f, 0x1.5ab07ep+0f, 0x1.6247ecp+0f, 0x1.6a09e6p+0f, 0x1.71f75ep+0f,
@@ -18,7 +21,7 @@ alignas(64) constexpr float kRoots[32] = {
     0x1.ae89fap+0f, 0x1.b7f770p+0f, 0x1.c199bep+0f, 0x1.cb720ep+0f, 0x1.d5818ep+0f, 0x1.dfc974p+0f,
     0x1.ea4afap+0f, 0x1.f50766p+0f,
 };
-alignas(64) constexpr float kRests[32] = {
+constexpr float kRests[32] = {
     0x0.0p+0f, -0x1.947416p-25f, 0x1.8d96d4p-25f, -0x1.dda2fep-25f, -0x1.9c0c22p-27f,
     -0x1.a2fbb4p-25f, 0x1.964902p-25f, -0x1.2b0dbcp-25f, 0x1.125002p-25f, -0x1.cde8cep-26f,
     0x1.370be4p-25f, 0x1.336de2p-30f, -0x1.0a3552p-25f, -0x1.c541b6p-26f, -0x1.00d8acp-27f,
@@ -27,8 +30,31 @@ alignas(64) constexpr float kRests[32] = {
     -0x1.e4c886p-26f, -0x1.6961b4p-28f, -0x1.b5151ep-28f, -0x1.a5217cp-28f, -0x1.ab7132p-26f,
     0x1.61428ep-28f, -0x1.2ad5f8p-27f,
 };
-constexpr float kExp[] = {0x1.5555c2p-3f, 0x1.5555acp-5f};  // degree 1, weighted error 2**-35.55
-alignas(64) constexpr float kPlaces[32] = {
+constexpr float kExp32[] = {0x1.5555c2p-3f, 0x1.5555acp-5f};  // degree 1, weighted error 2**-35.55
+constexpr float kExp16[] = {  // degree 2, weighted error 2**-38.18
+    0x1.555556p-3f, 0x1.555686p-5f, 0x1.111242p-7f,
+};
+alignas(64) constexpr float kInverses[16] = {
+    0x1.642c86p+0f, 0x1.555556p+0f, 0x1.47ae14p+0f, 0x1.3b13b2p+0f, 0x1.2f684cp+0f, 0x1.24924ap+0f,
+    0x1.1a7b96p+0f, 0x1.111112p+0f, 0x1.084210p+0f, 0x1.000000p+0f, 0x1.e1e1e2p-1f, 0x1.c71c72p-1f,
+    0x1.af286cp-1f, 0x1.99999ap-1f, 0x1.861862p-1f, 0x1.745d18p-1f,
+};
+alignas(64) constexpr float kHeads[16] = {
+    -0x1.522c00p-2f, -0x1.269800p-2f, -0x1.f99000p-3f, -0x1.a94000p-3f, -0x1.5bf800p-3f,
+    -0x1.117800p-3f, -0x1.933000p-4f, -0x1.086000p-4f, -0x1.042000p-5f, 0x0.0p+0f, 0x1.f0a000p-5f,
+    0x1.e27000p-4f, 0x1.5ff000p-3f, 0x1.c90000p-3f, 0x1.167400p-2f, 0x1.461800p-2f,
+};
+alignas(64) constexpr float kHeadsRests[16] = {
+    0x1.1e4c76p-18f, 0x1.dcecb2p-18f, -0x1.c3cb3cp-19f, 0x1.273752p-19f, 0x1.fc255ep-18f,
+    -0x1.dc44fcp-20f, -0x1.793566p-18f, 0x1.99a988p-18f, 0x1.46ec32p-18f, 0x0.0p+0f,
+    0x1.85008cp-20f, 0x1.d38abcp-22f, 0x1.83053cp-18f, -0x1.0b0cacp-20f, 0x1.c97abap-18f,
+    0x1.74438cp-19f,
+};
+constexpr float kLog2[] = {0x1.62e400p-1f, 0x1.7f7d1cp-20f};
+constexpr float kLog[] = {  // degree 3, weighted error 2**-36.35
+    0x1.555552p-2f, -0x1.fffff4p-3f, 0x1.99ff2cp-3f, -0x1.55c510p-3f,
+};
+constexpr float kPlaces[32] = {
     0x1.0f86ccp-6f, 0x1.ee4554p-4f, 0x1.eb6714p-3f, 0x1.7cf06ep-2f, 0x1.fc6254p-2f, 0x1.3af27ep-1f,
     0x1.78e20ep-1f, 0x1.baf5a6p-1f, 0x1.f46be0p-1f, 0x1.1f5114p+0f, 0x1.3d23e2p+0f, 0x1.5f5e62p+0f,
     0x1.7cf332p+0f, 0x1.a0f6c4p+0f, 0x1.c23002p+0f, 0x1.e0393cp+0f, 0x1.013886p+1f, 0x1.0f1decp+1f,
@@ -36,7 +62,7 @@ alignas(64) constexpr float kPlaces[32] = {
     0x1.7fb9a2p+1f, 0x1.908336p+1f, 0x1.9c25b6p+1f, 0x1.aff04ep+1f, 0x1.bebf1cp+1f, 0x1.d08318p+1f,
     0x1.dee678p+1f, 0x1.eee2bep+1f,
 };
-alignas(64) constexpr float kErf[7][32] = {
+constexpr float kErf[7][32] = {
     {0x1.20d6b0p+32f, 0x1.1f7814p+32f, 0x1.1b6a7cp+32f, 0x1.141334p+32f, 0x1.0ac9dap+32f,
     0x1.00384cp+32f, 0x1.e85e74p+31f, 0x1.cceed8p+31f, 0x1.b46a90p+31f, 0x1.94e360p+31f,
     0x1.7c5244p+31f, 0x1.618a8ap+31f, 0x1.4be864p+31f, 0x1.33aac2p+31f, 0x1.1f660ap+31f,
@@ -88,6 +114,34 @@ alignas(64) constexpr float kErf[7][32] = {
     0x1.75f574p+18f, 0x1.351370p+18f},
 };
 
+// 2**(i / kEntries), and what is left of it.
+struct Powers {
+  alignas(64) float at[kEntries];
+};
+constexpr Powers some_of(const float (&all)[32]) {
+  Powers powers = {};
+  for (int i = 0; i < kEntries; ++i) powers.at[i] = all[i * (32 / kEntries)];
+  return powers;
+}
+constexpr Powers kSomeRoots = some_of(kRoots), kSomeRests = some_of(kRests);
+
+// The coefficients and the place of each interval: kLanes == 8 of them are a vector, and looked up together.
+struct Erf {
+  alignas(64) float at[8 * 32];
+};
+constexpr Erf arranged() {
+  Erf erf = {};
+  for (int i = 0; i < 32; ++i) {
+    for (int n = 0; n < 8; ++n) {
+      erf.at[kLanes == 8 ? 8 * i + n : 32 * n + i] = n < 7 ? kErf[n][i] : kPlaces[i];
+    }
+  }
+  return erf;
+}
+constexpr Erf kArrangedErf = arranged();
+
+constexpr float kBound = kEntries == 32 ? 0x1.8p-35f : 0x1.8p-33f;
+
 // Several vectors, whose operations take turns, as in several-inl.h.
 using several::as;
 using several::map;
@@ -98,6 +152,7 @@ struct Tried {
   Vector y;
   Bits doubt;
 };
+struct NotTried {};
 struct Pair {
   Vector hi, lo;
 };
@@ -113,9 +168,19 @@ INLINE Vector negative_of(Vector x) { return as<Vector>(as<Bits>(x) | fill(INT32
 INLINE Bits guard(Vector x) {
   return map([](auto a) { return float32::guard(a); }, x);
 }
-template <class V>
-INLINE Vector lookup(const float (&table)[32], V at) {
+template <int kCount, class V>
+INLINE Vector lookup(const float (&table)[kCount], V at) {
   return map([&](auto i) { return float32::lookup(table, i); }, at);
+}
+template <class V>
+INLINE void lookup(const float (&table)[8 * 32], V at, Vector (&to)[8]) {
+#pragma GCC unroll 4
+  for (int k = 0; k < kSeveral; ++k) {
+    float32::Vector found[8];
+    float32::lookup(table, at.part[k], found);
+#pragma GCC unroll 8
+    for (int n = 0; n < 8; ++n) to[n].part[k] = found[n];
+  }
 }
 template <class V>
 INLINE V times_power(V x, V k) {
@@ -128,12 +193,22 @@ INLINE V bounded(float low, V x, float high) {
 INLINE Bits less(Bits a, Bits b) {
   return map([](auto x, auto y) { return (float32::Bits)(x < y); }, a, b);
 }
+INLINE Bits equal(Bits a, Bits b) {
+  return map([](auto x, auto y) { return (float32::Bits)(x == y); }, a, b);
+}
+INLINE Vector number(Bits x) {
+  return map([](auto a) { return __builtin_convertvector(a, float32::Vector); }, x);
+}
 INLINE Vector root(Vector x) {
   return map([](auto a) { return float32::root(a); }, x);
 }
 template <class V>
 INLINE V near_inverse(V x) {
   return map([](auto a) { return float32::near_inverse(a); }, x);
+}
+template <class V>
+INLINE V near_inverse_root(V x) {
+  return map([](auto a) { return float32::near_inverse_root(a); }, x);
 }
 
 // hi and a rest between `least` and `most`: rounding is monotone.
@@ -142,8 +217,8 @@ INLINE Tried rounded(Vector hi, Vector least, Vector most) {
   return {y, as<Bits>(y) ^ as<Bits>(hi + least)};
 }
 
-// e**x = 2**k e**(r + low) for |x| <= 104, k the multiple of 1/32 next to x / log(2).  `root` is
-// the float32 number next to 2**(k - floor(k)).
+// e**x = 2**k e**(r + low) for |x| <= 104, k the multiple of 1/kEntries, here 1/32, next to x / log(2).
+// `root` is the float32 number next to 2**(k - floor(k)).
 //
 // k is next to x / log(2) but for 2**-17, so that |r| < log(2) / 64 + 2**-18 < 0.010836.  r is
 // exact: unless k = 0 and r = x, |x| > 2**-7, so that x and k times a number of 21 bits are
@@ -154,11 +229,17 @@ struct Power {
 };
 template <class V>
 INLINE Power power(V x) {
-  const auto zero = full(0x1.8p18f);  // its last bit is 1/32
+  const auto zero = full(kEntries == 32 ? 0x1.8p18f : 0x1.8p19f);  // its last bit is 1/kEntries
   const V at = fma(x, full(0x1.715476p+0f), zero), k = at - zero;
   const V r = fma(k, full(-0x1.62e43p-1f), x);
-  const V low = fma(k, full(0x1.05c61p-29f), lookup(kRests, as<Bits>(at)));
-  return {k, lookup(kRoots, as<Bits>(at)), r, low};
+  const V low = fma(k, full(0x1.05c61p-29f), lookup(kSomeRests.at, as<Bits>(at)));
+  return {k, lookup(kSomeRoots.at, as<Bits>(at)), r, low};
+}
+
+// (e**r - 1 - r - r**2 / 2) / r**3
+INLINE Vector cubic(Vector r) {
+  if (kEntries == 32) return fma(full(kExp32[1]), r, full(kExp32[0]));
+  return fma(fma(full(kExp16[2]), r, full(kExp16[1])), r, full(kExp16[0]));
 }
 
 // root (1 + r + s), s = low + q**2 / 2 + q**3 p(q), q = r + low, as hi = root (1 + r), rounded, and
@@ -169,7 +250,7 @@ INLINE Power power(V x) {
 // is below 2**-13, and rounding lo takes 4 w.
 INLINE Pair sum(const Power& e) {
   const Vector q = e.r + e.low;
-  const Vector c = fma(fma(full(kExp[1]), q, full(kExp[0])), q, full(0.5f));
+  const Vector c = fma(cubic(q), q, full(0.5f));
   const Vector s = fma(q * q, c, e.low);
   const Vector hi = fma(e.root, e.r, e.root);
   return {hi, fma(e.root, s, fma(e.root, e.r, e.root - hi))};
@@ -180,7 +261,7 @@ template <class V>
 INLINE Tried exp(V x) {
   const Power e = power(bounded(-104, x, 89));
   const Pair y = sum(e);
-  const auto bound = full(0x1.8p-35f);
+  const auto bound = full(kBound);
   Tried tried = rounded(y.hi, y.lo - bound, y.lo + bound);
   tried.y = as<Vector>(guard(times_power(tried.y, e.k)));
   return tried;
@@ -197,7 +278,7 @@ INLINE Tried quotient(Pair x, V d, V rest) {
   const auto left = [=](Vector q, Vector hi) { return fma(-q, rest, fma(-q, d, hi)); };
   const Vector near = near_inverse(d), inverse = fma(left(near, full(1)), near, near);
   const Vector q = x.hi * inverse, lo = (left(q, x.hi) + x.lo) * inverse;
-  return rounded(q, fma(q, full(-0x1.8p-35f), lo), fma(q, full(0x1.8p-35f), lo));
+  return rounded(q, fma(q, full(-kBound), lo), fma(q, full(kBound), lo));
 }
 
 // 1 / (1 + e**-x): with e = e**-|x|, 1 / (1 + e), or e / (1 + e) where x < 0.
@@ -226,14 +307,15 @@ INLINE Tried logistic(V x) {
 // is exact, and |m r| is below 1.01 times the result, e.  Relative to e: p 22.6 w; four roundings
 // of at most 2**-46 in s, or where k = 0 of 2**-25 |r|**3, 6 w; low 1.6 w; lo, which is below
 // 2**-15 e, 2 w: 32.2 w.
-template <class V>
+template <bool kAbove, class V>
 INLINE Pair less_one(V x) {
   const Power e = power(x);
   const Vector p = e.r * e.r, of_p = fma(e.r, e.r, -p), half = full(0.5f);
   const Vector t = fma(half, p, e.r), of_t = fma(half, p, e.r - t);
-  const Vector c = fma(full(kExp[1]), e.r, full(kExp[0]));
+  const Vector c = cubic(e.r);
   const Vector s = fma(e.low, t, e.low) + fma(half, of_p, fma(p * e.r, c, of_t));
-  const Vector m = times_power(e.root, e.k), n = m - full(1), of_n = m - (n + full(1));
+  const Vector m = times_power(e.root, e.k), one = full(1), n = m - one;
+  const Vector of_n = kAbove ? where(less(as<Bits>(one), as<Bits>(m)), (m - n) - one, m - (n + one)) : m - (n + one);
   const Vector hi = fma(m, t, n);
   return {hi, fma(m, s, fma(m, t, n - hi) + of_n)};
 }
@@ -245,7 +327,7 @@ INLINE Pair less_one(V x) {
 template <class V>
 INLINE Tried tanh(V x) {
   const Vector a = negative_of(x);
-  const Pair e = less_one(bounded(-40, a + a, 0));
+  const Pair e = less_one<false>(bounded(-40, a + a, 0));
   const Vector d = e.hi + full(2), rest = (e.hi - (d - full(2))) + e.lo;
   Tried tried = quotient(e, d, rest);
   tried.y = as<Vector>(guard(as<Vector>(as<Bits>(tried.y) ^ (~as<Bits>(x) & fill(INT32_MIN)))));
@@ -264,12 +346,13 @@ template <class V>
 INLINE Tried erf(V x) {
   const V a = bounded(-3.93f, x, 3.93f), y = as<Vector>(magnitude(a));
   const Bits at = as<Bits>(y + full(0x1.8p20f));  // its last bit is 1/8
-  const auto coefficient = [=](int n) { return lookup(kErf[n], at); };
-  const V t = y - lookup(kPlaces, at), c0 = coefficient(0), c1 = coefficient(1);
-  V c = coefficient(6);
-  for (int n = 5; n >= 2; --n) c = fma(c, t, coefficient(n));
-  const V b = fma(c, t, c1), of_b = fma(c, t, c1 - b);
-  const V p = fma(b, t, c0), of_p = fma(of_b, t, fma(b, t, c0 - p));
+  V of[8];  // c0 to c6, and the place
+  lookup(kArrangedErf.at, at, of);
+  const V t = y - of[7];
+  V c = of[6];
+  for (int n = 5; n >= 2; --n) c = fma(c, t, of[n]);
+  const V b = fma(c, t, of[1]), of_b = fma(c, t, of[1] - b);
+  const V p = fma(b, t, of[0]), of_p = fma(of_b, t, fma(b, t, of[0] - p));
   const V hi = a * p, lo = fma(a, of_p, fma(a, p, -hi));
   Tried tried = rounded(hi, fma(hi, full(-0x1.cp-34f), lo), fma(hi, full(0x1.cp-34f), lo));
   tried.y = tried.y * full(0x1p-32f);
@@ -300,12 +383,119 @@ INLINE Tried hypot(V x, V y) {
   return tried;
 }
 
+// Those that follow are tried where vectors have eight elements: with sixteen, float64 takes as long.
+constexpr bool kMore = kLanes == 8;
+
+// x where that is +infinity, or the one NaN or infinity that a logarithm of it is; else y.
+INLINE Tried with_limits(Tried tried, Bits is_positive, Vector x, Bits of_zero) {
+  const Bits i = as<Bits>(x), infinity = fill(0x7F800000);
+  const Bits is_usual = is_positive & less(i, infinity);
+  const Bits other = where(less(fill(0), i), i, where(of_zero, fill(INT32_MIN) | infinity, fill(0x7FC00000)));
+  return {as<Vector>(where(is_usual, guard(tried.y), other)), tried.doubt & is_usual};
+}
+
+// x = 2**k m for x > 0, m in [45/64, 45/32), in one of 16 intervals, of whose middle c is next to the inverse.
+// In that of 1, the tenth, c is 1.
+struct Split {
+  Bits k, interval;
+  Vector m, c;
+};
+template <class V>
+INLINE Split split(V x) {
+  const Bits above = as<Bits>(x) - fill(0x3F340000), k = above >> 23, interval = above >> 19;
+  return {k, interval, as<V>(as<Bits>(x) - (k << 23)), lookup(kInverses, interval)};
+}
+
+// k log(2) - log(c) + log(1 + f + of_f), with 1 + f + of_f = m c, |f| <= 1/32 and |of_f| < 2**-23.
+//
+// Exact are head, which has 23 bits, what the sum of head and f leaves, as head is 0 or the larger,
+// f**2 = q + of_q, and what is left of hi.  Relative to the result, which is f at most or, where c is not 1 or
+// k not 0, at least 2**-6: the polynomial 12 w; where f = 1/32, q, f q, the cubic and three roundings of lo, of
+// 2**-11.6, 21 w each; elsewhere at most 17 w each, and the rests 16 w; of_f f**4 3 w: 158 w.
+template <class V>
+INLINE Tried log(const Split& x, V f, V of_f) {
+  const V n = number(x.k), half = full(-0.5f), q = f * f, of_q = fma(f, f, -q);
+  const V head = fma(n, full(kLog2[0]), lookup(kHeads, x.interval));
+  const V rest = fma(n, full(kLog2[1]), lookup(kHeadsRests, x.interval));
+  const V s = head + f, hi = fma(half, q, s), left = fma(half, q, s - hi) + (f - (s - head));
+  V cubic = full(kLog[3]);
+  for (int i = 2; i >= 0; --i) cubic = fma(cubic, f, full(kLog[i]));
+  const V of_log = fma(-of_f, f, of_f);  // of_f / (1 + f) = of_f (1 - f) (1 + f**2), but for f**4
+  const V lo = (fma(f * q, cubic, rest) + left) + fma(half, of_q, fma(of_log, q, of_log));
+  return rounded(hi, fma(hi, full(-kBound), lo), fma(hi, full(kBound), lo));
+}
+
+template <class V>
+INLINE auto log(V x) {
+  if constexpr (kMore) {
+    const Split at = split(x);
+    const V p = at.m * at.c;
+    const Bits i = as<Bits>(x), zero = {};
+    return with_limits(log(at, p - full(1), fma(at.m, at.c, -p)), less(zero, i), x, equal(i, zero));
+  } else {
+    return NotTried{};
+  }
+}
+
+// Of the sum of 1 and x is exactly left what it takes from the larger less the smaller.  In the interval of 1, f
+// is x.
+template <class V>
+INLINE auto log1p(V x) {
+  if constexpr (kMore) {
+    const V one = full(1), sum = x + one;
+    const Bits is_large = less(as<Bits>(one), magnitude(x));
+    const V a = where(is_large, x, one), b = where(is_large, one, x);
+    const Split at = split(sum);
+    const Bits inverse = as<Bits>(one) - (at.k << 23), is_near = equal(at.interval, fill(9));
+    const V of_m = (b - (sum - a)) * as<V>(where(less(inverse, Bits{}), Bits{}, inverse));
+    const V p = at.m * at.c, of_p = fma(of_m, at.c, fma(at.m, at.c, -p));
+    const V f = where(is_near, x, p - one), of_f = where(is_near, V{}, of_p);
+    const Bits is_zero = equal(as<Bits>(x), fill(INT32_MIN) | as<Bits>(one));
+    return with_limits(log(at, f, of_f), less(Bits{}, as<Bits>(sum)), x, is_zero);
+  } else {
+    return NotTried{};
+  }
+}
+
+// As tanh's, for x up to 88 also above 0: of m - 1 the larger of m and 1 is exactly left.
+template <class V>
+INLINE auto expm1(V x) {
+  if constexpr (kMore) {
+    const Pair e = less_one<true>(bounded(-40, x, 88));
+    Tried tried = rounded(e.hi, fma(e.hi, full(-kBound), e.lo), fma(e.hi, full(kBound), e.lo));
+    tried.y = as<V>(guard(tried.y));
+    tried.doubt = tried.doubt | less(as<Bits>(full(88)), as<Bits>(x));
+    return tried;
+  } else {
+    return NotTried{};
+  }
+}
+
+// y + y (e / 2 + 3 e**2 / 8), e = 1 - x y**2, y next to the result by a step of Newton's.
+//
+// |e| < 2**-20.7, x y is a and of_a exactly, and roundings of 2**-46 in e and of 2**-45 in lo are all.
+// What is not a positive number is left to float64.
+template <class V>
+INLINE auto rsqrt(V x) {
+  if constexpr (kMore) {
+    const V one = full(1), half = full(0.5f), near = near_inverse_root(x);
+    const V y = fma(near * half, fma(-(x * near), near, one), near);
+    const V a = x * y, of_a = fma(x, y, -a), e = fma(-of_a, y, fma(-a, y, one));
+    const V lo = (y * half) * fma(e * full(0.75f), e, e);
+    Tried tried = rounded(y, fma(y, full(-0x1p-40f), lo), fma(y, full(0x1p-40f), lo));
+    const Bits is_usual = less(Bits{}, as<Bits>(x)) & less(as<Bits>(x), fill(0x7F800000));
+    tried.doubt = tried.doubt | ~is_usual;
+    return tried;
+  } else {
+    return NotTried{};
+  }
+}
+
 // The others are not tried.
-struct NotTried {};
 #define NOT_TRIED(name) \
   template <class V>    \
   INLINE NotTried name(V) { return {}; }
-NOT_TRIED(exp2) NOT_TRIED(expm1) NOT_TRIED(log) NOT_TRIED(log1p) NOT_TRIED(log2) NOT_TRIED(log10)
+NOT_TRIED(exp2) NOT_TRIED(log2) NOT_TRIED(log10)
 NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
 NOT_TRIED(lgamma) NOT_TRIED(digamma) NOT_TRIED(sin) NOT_TRIED(cos) NOT_TRIED(tan)
 #undef NOT_TRIED

@@ -523,14 +523,46 @@ def _pairs():
 
     yield Table("ROOTS", powers, bits=24)
     yield Table("RESTS", lambda: [mpmath.log(x / _round(x, 1, 24)[0]) for x in powers()], bits=24)
-    # e**r = 1 + r + r**2/2 + r**3 p(r), error relative to r, |r| <= log(2)/64, and a little more.
+    # e**r = 1 + r + r**2/2 + r**3 p(r), error relative to r, with tables of 32 and 16 entries: |r|
+    # is at most half a step of log(2)/32 or log(2)/16, and a little more.
+    for entries, most, degree in ((32, 0.01084, 1), (16, 0.02167, 2)):
+        yield Polynomial(
+            f"EXP_{entries}",
+            lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
+            lambda r: r**2,
+            -most,
+            most,
+            degree,
+            bits=24,
+        )
+    # 1/m of the middles of 16 intervals of significands, and 1 of that of 1, the tenth; -log of these
+    # as a multiple of 2**-16 and the rest; log(2) so, too.
+    bounds = struct.unpack("17f", struct.pack("17I", *(0x3F340000 + (i << 19) for i in range(17))))
+    middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
+    inverses = [_round(1 / m, 1, 24)[0] for m in middles]
+    inverses[9] = 1.0
+
+    def head_and_rest(x):
+        head = mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, 16)), -16)
+        return head, x - head
+
+    def logarithms():
+        return [head_and_rest(-mpmath.log(c)) for c in inverses]
+
+    yield Table("INVERSES", lambda: inverses, bits=24)
+    yield Table("HEADS", lambda: [head for head, _ in logarithms()], bits=24)
+    yield Table("HEADS_RESTS", lambda: [rest for _, rest in logarithms()], bits=24)
+    yield Table("LOG_2", lambda: head_and_rest(mpmath.log(2)), bits=24)
+    # log(1 + f) = f - f**2/2 + f**3 p(f), error relative to f.
+    ends = zip(itertools.pairwise(bounds), inverses, strict=True)
+    widest = float(max(abs(mpf(m) * c - 1) for pair, c in ends for m in pair))
     yield Polynomial(
-        "EXP",
-        lambda r: (mpmath.expm1(r) - r - r**2 / 2) / r**3,
-        lambda r: r**2,
-        -0.01084,
-        0.01084,
-        1,
+        "LOG",
+        lambda f: (mpmath.log1p(f) - f + f**2 / 2) / f**3,
+        lambda f: f**2,
+        -widest,
+        widest,
+        3,
         bits=24,
     )
     # erf(x) = x (c0 + c1 t + c2 t**2 + ...), t = |x| - PLACES[i], i the integer nearest 8 |x|.
