@@ -232,12 +232,6 @@ static inline void lookup(const float (&rows)[8 * 32], Bits at, Vector (&to)[8])
   for (int i = 0; i < 8; ++i) to[i] = load_fours(rows + i / 4 * 4, row + i % 4);
   transpose<2>(to);
 }
-static inline Vector times_power(Vector x, Vector k) {
-  // 2**n in two factors, of which the first is exact: n is between -152 and 128.
-  const Bits n = (Bits)_mm256_cvtps_epi32(_mm256_floor_ps(k)), half = n >> 1;
-  const auto power = [](Bits n) { return (Vector)((n + 127) << 23); };
-  return x * power(half) * power(n - half);
-}
 static inline Vector bounded(float low, Vector x, float high) {
   return _mm256_max_ps(_mm256_set1_ps(low), _mm256_min_ps(_mm256_set1_ps(high), x));
 }

@@ -140,6 +140,10 @@ constexpr Erf arranged() {
 }
 constexpr Erf kArrangedErf = arranged();
 
+// With vectors of eight elements more functions are tried, and exponents are counted as integers: with sixteen,
+// float64 takes as long, and there is an instruction for powers of two.
+constexpr bool kMore = kLanes == 8;
+
 constexpr float kBound = kEntries == 32 ? 0x1.8p-35f : 0x1.8p-33f;
 
 // Several vectors, whose operations take turns, as in several-inl.h.
@@ -183,15 +187,15 @@ INLINE void lookup(const float (&table)[8 * 32], V at, Vector (&to)[8]) {
   }
 }
 template <class V>
-INLINE V times_power(V x, V k) {
-  return map([](auto a, auto b) { return float32::times_power(a, b); }, x, k);
-}
-template <class V>
 INLINE V bounded(float low, V x, float high) {
   return map([=](auto a) { return float32::bounded(low, a, high); }, x);
 }
 INLINE Bits less(Bits a, Bits b) {
   return map([](auto x, auto y) { return (float32::Bits)(x < y); }, a, b);
+}
+// Also of a NaN.
+INLINE Bits exceeds(Vector x, Vector most) {
+  return map([](auto a, auto b) { return ~(float32::Bits)(a <= b); }, x, most);
 }
 INLINE Bits equal(Bits a, Bits b) {
   return map([](auto x, auto y) { return (float32::Bits)(x == y); }, a, b);
@@ -225,7 +229,9 @@ INLINE Tried rounded(Vector hi, Vector least, Vector most) {
 // multiples of 2**-30.  |low| < 2**-21.6, for |k| < 60 below 2**-22.6; it is within 2**-44.8, or
 // 2**-45.9.
 struct Power {
-  Vector k, root, r, low;
+  Vector k;
+  Bits n;  // where kMore: floor(k), in the place of an exponent
+  Vector root, r, low;
 };
 template <class V>
 INLINE Power power(V x) {
@@ -233,7 +239,30 @@ INLINE Power power(V x) {
   const V at = fma(x, full(0x1.715476p+0f), zero), k = at - zero;
   const V r = fma(k, full(-0x1.62e43p-1f), x);
   const V low = fma(k, full(0x1.05c61p-29f), lookup(kSomeRests.at, as<Bits>(at)));
-  return {k, lookup(kSomeRoots.at, as<Bits>(at)), r, low};
+  const Bits n = (as<Bits>(at) & fill(-kEntries)) << (23 - 4);
+  return {k, n, lookup(kSomeRoots.at, as<Bits>(at)), r, low};
+}
+
+// x 2**floor(k), with one rounding, for k < 128; where kMore, zeros where that power is no normal number.
+template <class V>
+INLINE V times_power(V x, const Power& e) {
+  if constexpr (kMore) {
+    const Bits power = e.n + as<Bits>(full(1));
+    return x * as<V>(power & less(Bits{}, power));
+  } else {
+    return map([](auto a, auto k) { return float32::times_power(a, k); }, x, e.k);
+  }
+}
+// The same of x > 0, or x itself, made canonical.
+template <class V>
+INLINE V canonical_times_power(V x, const Power& e, Bits if_set) {
+  if constexpr (kMore) {
+    const Bits y = as<Bits>(x) + (e.n & if_set);
+    return as<V>(y & less(fill(0x00800000), y));
+  } else {
+    const V k = as<V>(as<Bits>(e.k) & if_set);
+    return as<V>(guard(map([](auto a, auto k) { return float32::times_power(a, k); }, x, k)));
+  }
 }
 
 // (e**r - 1 - r - r**2 / 2) / r**3
@@ -259,11 +288,12 @@ INLINE Pair sum(const Power& e) {
 // The root is below 2: 2 * 13.9 w + 4 w, and 4 w in lo + 48 w, are within these.
 template <class V>
 INLINE Tried exp(V x) {
-  const Power e = power(bounded(-104, x, 89));
+  const Power e = power(bounded(-104, x, kMore ? 88 : 89));
   const Pair y = sum(e);
   const auto bound = full(kBound);
   Tried tried = rounded(y.hi, y.lo - bound, y.lo + bound);
-  tried.y = as<Vector>(guard(times_power(tried.y, e.k)));
+  tried.y = canonical_times_power(tried.y, e, fill(-1));
+  if (kMore) tried.doubt = tried.doubt | exceeds(x, full(88));
   return tried;
 }
 
@@ -290,12 +320,13 @@ INLINE Tried logistic(V x) {
   const Bits is_negative = as<Bits>(x) >> 31;
   const Power e = power(bounded(-104, negative_of(x), 0));
   const Pair y = sum(e);
-  const Vector a = times_power(y.hi, e.k), d = a + full(1);
-  const Vector rest = (a - (d - full(1))) + times_power(y.lo, e.k);
+  const Vector a = times_power(y.hi, e), d = a + full(1);
+  const Vector rest = (a - (d - full(1))) + times_power(y.lo, e);
   const auto if_negative = [=](Vector y, Vector z) { return where(is_negative, y, z); };
   Tried tried = quotient({if_negative(y.hi, full(1)), if_negative(y.lo, Vector{})}, d, rest);
-  const Bits z = guard(times_power(tried.y, if_negative(e.k, Vector{})));
+  const Bits z = as<Bits>(canonical_times_power(tried.y, e, is_negative));
   tried.y = as<Vector>(z & fill(INT32_MAX));  // a NaN has lost its sign
+  if (kMore) tried.doubt = tried.doubt | exceeds(x, full(__builtin_inff()));
   return tried;
 }
 
@@ -307,15 +338,14 @@ INLINE Tried logistic(V x) {
 // is exact, and |m r| is below 1.01 times the result, e.  Relative to e: p 22.6 w; four roundings
 // of at most 2**-46 in s, or where k = 0 of 2**-25 |r|**3, 6 w; low 1.6 w; lo, which is below
 // 2**-15 e, 2 w: 32.2 w.
-template <bool kAbove, class V>
+template <class V>
 INLINE Pair less_one(V x) {
   const Power e = power(x);
   const Vector p = e.r * e.r, of_p = fma(e.r, e.r, -p), half = full(0.5f);
   const Vector t = fma(half, p, e.r), of_t = fma(half, p, e.r - t);
   const Vector c = cubic(e.r);
   const Vector s = fma(e.low, t, e.low) + fma(half, of_p, fma(p * e.r, c, of_t));
-  const Vector m = times_power(e.root, e.k), one = full(1), n = m - one;
-  const Vector of_n = kAbove ? where(less(as<Bits>(one), as<Bits>(m)), (m - n) - one, m - (n + one)) : m - (n + one);
+  const Vector m = times_power(e.root, e), n = m - full(1), of_n = m - (n + full(1));
   const Vector hi = fma(m, t, n);
   return {hi, fma(m, s, fma(m, t, n - hi) + of_n)};
 }
@@ -327,7 +357,7 @@ INLINE Pair less_one(V x) {
 template <class V>
 INLINE Tried tanh(V x) {
   const Vector a = negative_of(x);
-  const Pair e = less_one<false>(bounded(-40, a + a, 0));
+  const Pair e = less_one(bounded(-40, a + a, 0));
   const Vector d = e.hi + full(2), rest = (e.hi - (d - full(2))) + e.lo;
   Tried tried = quotient(e, d, rest);
   tried.y = as<Vector>(guard(as<Vector>(as<Bits>(tried.y) ^ (~as<Bits>(x) & fill(INT32_MIN)))));
@@ -382,9 +412,6 @@ INLINE Tried hypot(V x, V y) {
   tried.doubt = (tried.doubt | is_small | is_large) & is_number;
   return tried;
 }
-
-// Those that follow are tried where vectors have eight elements: with sixteen, float64 takes as long.
-constexpr bool kMore = kLanes == 8;
 
 // x where that is +infinity, or the one NaN or infinity that a logarithm of it is; else y.
 INLINE Tried with_limits(Tried tried, Bits is_positive, Vector x, Bits of_zero) {
@@ -457,20 +484,6 @@ INLINE auto log1p(V x) {
   }
 }
 
-// As tanh's, for x up to 88 also above 0: of m - 1 the larger of m and 1 is exactly left.
-template <class V>
-INLINE auto expm1(V x) {
-  if constexpr (kMore) {
-    const Pair e = less_one<true>(bounded(-40, x, 88));
-    Tried tried = rounded(e.hi, fma(e.hi, full(-kBound), e.lo), fma(e.hi, full(kBound), e.lo));
-    tried.y = as<V>(guard(tried.y));
-    tried.doubt = tried.doubt | less(as<Bits>(full(88)), as<Bits>(x));
-    return tried;
-  } else {
-    return NotTried{};
-  }
-}
-
 // y + y (e / 2 + 3 e**2 / 8), e = 1 - x y**2, y next to the result by a step of Newton's.
 //
 // |e| < 2**-20.7, x y is a and of_a exactly, and roundings of 2**-46 in e and of 2**-45 in lo are all.
@@ -495,7 +508,7 @@ INLINE auto rsqrt(V x) {
 #define NOT_TRIED(name) \
   template <class V>    \
   INLINE NotTried name(V) { return {}; }
-NOT_TRIED(exp2) NOT_TRIED(log2) NOT_TRIED(log10)
+NOT_TRIED(exp2) NOT_TRIED(expm1) NOT_TRIED(log2) NOT_TRIED(log10)
 NOT_TRIED(erfc) NOT_TRIED(erf_inv) NOT_TRIED(sinh) NOT_TRIED(cosh)
 NOT_TRIED(lgamma) NOT_TRIED(digamma) NOT_TRIED(sin) NOT_TRIED(cos) NOT_TRIED(tan)
 #undef NOT_TRIED
