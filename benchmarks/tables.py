@@ -30,9 +30,10 @@ PRODUCTS = {
     "AVX-512": "products-avx512",
     "AMX": "products-amx",
 }
-#: The runs of benchmarks/speed.py: of all cases, on an AMD processor; before, on an Intel processor
-#: with AMX; and beside other processes.
+#: The runs of benchmarks/speed.py: of all cases, on an AMD processor; on one without AVX-512;
+#: before, on an Intel processor with AMX; and beside other processes.
 SPEED = {"speed": "--minutes 5"}
+SPEED_AVX2 = {"speed-avx2": "--minutes 5"}
 SPEED_AMX = {"speed-amx": "--minutes 5"}
 SPEED_BUSY = {"speed-busy": "--busy 2 --minutes 2 --only networks recurrent"}
 #: The runs of benchmarks/gpt2.py that take the time, one for each CPU.
@@ -181,7 +182,7 @@ def measured() -> str:
         if name in PRODUCTS.values():
             command = f"REPJAX_NATIVE={kernel} {command}"
         rows.append([_link(name), info["cpu"], info["jax"], f"`{command}`"])
-    for name, options in (SPEED | SPEED_AMX | SPEED_BUSY).items():
+    for name, options in (SPEED | SPEED_AVX2 | SPEED_AMX | SPEED_BUSY).items():
         info = heading(name)
         command = f"python benchmarks/speed.py {options} --output benchmarks/results/{name}"
         *busy, cores = info["other work"].split(", ")
@@ -356,6 +357,11 @@ def speed_groups() -> str:
     return groups_of(_speed())
 
 
+def speed_groups_avx2() -> str:
+    """The same on a processor without AVX-512."""
+    return groups_of(read("speed-avx2")[0])
+
+
 def speed_groups_amx() -> str:
     """The same on another processor, with an earlier state of the kernels."""
     return groups_of(read("speed-amx")[0])
@@ -527,7 +533,8 @@ TABLES: dict[str, Callable[[], str]] = {
         *(measured, summary, programs, large_classes, linear_algebra, fourier, elementwise),
         *(rows, products, devices, errors, exact_times, exact_errors, training, gpt2, gpt2_bits),
         *(chen_runs, chen, cost, cost_measured, pytorch),
-        *(speed_groups, speed_groups_amx, speed_groups_busy, speed_over_bars, scaling),
+        *(speed_groups, speed_groups_avx2, speed_groups_amx, speed_groups_busy),
+        *(speed_over_bars, scaling),
     )
 } | {name: lambda f=f: table(*f()) for name, f in study_tables.TABLES.items()}
 

@@ -140,8 +140,8 @@ constexpr Erf arranged() {
 }
 constexpr Erf kArrangedErf = arranged();
 
-// With vectors of eight elements more functions are tried, and exponents are counted as integers: with sixteen,
-// float64 takes as long, and there is an instruction for powers of two.
+// With vectors of eight elements more functions are tried, and exponents are added as integers: with sixteen,
+// tables of float64 are in registers, too, and powers of two have an instruction.
 constexpr bool kMore = kLanes == 8;
 
 constexpr float kBound = kEntries == 32 ? 0x1.8p-35f : 0x1.8p-33f;

@@ -535,8 +535,8 @@ def _pairs():
             degree,
             bits=24,
         )
-    # 1/m of the middles of 16 intervals of significands, and 1 of that of 1, the tenth; -log of these
-    # as a multiple of 2**-16 and the rest; log(2) so, too.
+    # 1/m of the middles of 16 intervals of significands, and 1 of that of 1, the tenth; -log of
+    # these as a multiple of 2**-16 and the rest; log(2) so, too.
     bounds = struct.unpack("17f", struct.pack("17I", *(0x3F340000 + (i << 19) for i in range(17))))
     middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
     inverses = [_round(1 / m, 1, 24)[0] for m in middles]
