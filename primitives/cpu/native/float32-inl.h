@@ -35,16 +35,15 @@ static inline bool any(Wide bits);  // whether a bit is set
 static inline Wide lookup(const double (&table)[16], Wide at);
 static inline Wide fused(Wide a, Wide b, Wide c);  // a * b + c with one rounding or two
 
-// Where kPairs: the elements of a table that fills two vectors at the last bits of these; of eight
-// tables of 32 elements, one after the other, or of 32 rows of eight where these are a vector; the bounds or
-// x, also a NaN; 1 / x within 2**-14.  With vectors of 16 elements: x 2**floor(k), with one rounding; of eight:
-// 1 / sqrt(x) within 2**-11.
+// Where kPairs: the elements of a table that fills two vectors at the last bits of these; the bounds or x, also
+// a NaN; 1 / x within 2**-14.  With vectors of 16 elements: x 2**floor(k), with one rounding; of eight: the columns
+// of rows at the last five bits of these; 1 / sqrt(x) within 2**-11.
 constexpr int kEntries = 2 * kLanes;
 static inline Vector lookup(const float (&table)[kEntries], Bits at);
-static inline void lookup(const float (&tables)[8 * 32], Bits at, Vector (&to)[8]);
-static inline Vector times_power(Vector x, Vector k);
 static inline Vector bounded(float low, Vector x, float high);
 static inline Vector near_inverse(Vector x);
+static inline Vector times_power(Vector x, Vector k);
+static inline void lookup(const float (&rows)[32][8], Bits at, Vector (&columns)[8]);
 static inline Vector near_inverse_root(Vector x);
 static inline bool any(Bits bits);
 

@@ -144,12 +144,6 @@ static inline Wide lookup(const double (&table)[16], Wide at) {
 static inline Vector lookup(const float (&table)[kEntries], Bits at) {
   return _mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)at, _mm512_load_ps(table + 16));
 }
-static inline void lookup(const float (&tables)[8 * 32], Bits at, Vector (&to)[8]) {
-  for (int n = 0; n < 8; ++n) {
-    const float* const table = tables + 32 * n;
-    to[n] = _mm512_permutex2var_ps(_mm512_load_ps(table), (__m512i)at, _mm512_load_ps(table + 16));
-  }
-}
 static inline Vector times_power(Vector x, Vector k) { return _mm512_maskz_scalef_ps(0xFFFF, x, k); }
 static inline Vector bounded(float low, Vector x, float high) {
   return _mm512_max_ps(_mm512_set1_ps(low), _mm512_min_ps(_mm512_set1_ps(high), x));
@@ -226,10 +220,10 @@ static inline Vector lookup(const float (&table)[kEntries], Bits at) {
   };
   return _mm256_blendv_ps(part(0), part(1), (__m256)(at << 28));
 }
-static inline void lookup(const float (&rows)[8 * 32], Bits at, Vector (&to)[8]) {
+static inline void lookup(const float (&rows)[32][8], Bits at, Vector (&to)[8]) {
   int64_t row[8];
   for (int i = 0; i < 8; ++i) row[i] = 8 * (at[i] & 31);
-  for (int i = 0; i < 8; ++i) to[i] = load_fours(rows + i / 4 * 4, row + i % 4);
+  for (int i = 0; i < 8; ++i) to[i] = load_fours(&rows[0][i / 4 * 4], row + i % 4);
   transpose<2>(to);
 }
 static inline Vector bounded(float low, Vector x, float high) {

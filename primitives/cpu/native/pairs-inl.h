@@ -54,15 +54,7 @@ constexpr float kLog2[] = {0x1.62e400p-1f, 0x1.7f7d1cp-20f};
 constexpr float kLog[] = {  // degree 3, weighted error 2**-36.35
     0x1.555552p-2f, -0x1.fffff4p-3f, 0x1.99ff2cp-3f, -0x1.55c510p-3f,
 };
-constexpr float kPlaces[32] = {
-    0x1.0f86ccp-6f, 0x1.ee4554p-4f, 0x1.eb6714p-3f, 0x1.7cf06ep-2f, 0x1.fc6254p-2f, 0x1.3af27ep-1f,
-    0x1.78e20ep-1f, 0x1.baf5a6p-1f, 0x1.f46be0p-1f, 0x1.1f5114p+0f, 0x1.3d23e2p+0f, 0x1.5f5e62p+0f,
-    0x1.7cf332p+0f, 0x1.a0f6c4p+0f, 0x1.c23002p+0f, 0x1.e0393cp+0f, 0x1.013886p+1f, 0x1.0f1decp+1f,
-    0x1.1fe576p+1f, 0x1.3058f6p+1f, 0x1.424230p+1f, 0x1.4ecac4p+1f, 0x1.60694cp+1f, 0x1.70a968p+1f,
-    0x1.7fb9a2p+1f, 0x1.908336p+1f, 0x1.9c25b6p+1f, 0x1.aff04ep+1f, 0x1.bebf1cp+1f, 0x1.d08318p+1f,
-    0x1.dee678p+1f, 0x1.eee2bep+1f,
-};
-constexpr float kErf[7][32] = {
+alignas(64) constexpr float kErf[8][32] = {  // the last are the places
     {0x1.20d6b0p+32f, 0x1.1f7814p+32f, 0x1.1b6a7cp+32f, 0x1.141334p+32f, 0x1.0ac9dap+32f,
     0x1.00384cp+32f, 0x1.e85e74p+31f, 0x1.cceed8p+31f, 0x1.b46a90p+31f, 0x1.94e360p+31f,
     0x1.7c5244p+31f, 0x1.618a8ap+31f, 0x1.4be864p+31f, 0x1.33aac2p+31f, 0x1.1f660ap+31f,
@@ -112,6 +104,12 @@ constexpr float kErf[7][32] = {
     -0x1.513192p+22f, -0x1.81a2bcp+21f, -0x1.68a782p+20f, -0x1.8d019cp+18f, 0x1.8d3654p+17f,
     0x1.e74d98p+18f, 0x1.24aa1cp+19f, 0x1.219f54p+19f, 0x1.0543e8p+19f, 0x1.c03cc0p+18f,
     0x1.75f574p+18f, 0x1.351370p+18f},
+    {0x1.0f86ccp-6f, 0x1.ee4554p-4f, 0x1.eb6714p-3f, 0x1.7cf06ep-2f, 0x1.fc6254p-2f, 0x1.3af27ep-1f,
+    0x1.78e20ep-1f, 0x1.baf5a6p-1f, 0x1.f46be0p-1f, 0x1.1f5114p+0f, 0x1.3d23e2p+0f, 0x1.5f5e62p+0f,
+    0x1.7cf332p+0f, 0x1.a0f6c4p+0f, 0x1.c23002p+0f, 0x1.e0393cp+0f, 0x1.013886p+1f, 0x1.0f1decp+1f,
+    0x1.1fe576p+1f, 0x1.3058f6p+1f, 0x1.424230p+1f, 0x1.4ecac4p+1f, 0x1.60694cp+1f, 0x1.70a968p+1f,
+    0x1.7fb9a2p+1f, 0x1.908336p+1f, 0x1.9c25b6p+1f, 0x1.aff04ep+1f, 0x1.bebf1cp+1f, 0x1.d08318p+1f,
+    0x1.dee678p+1f, 0x1.eee2bep+1f},
 };
 
 // 2**(i / kEntries), and what is left of it.
@@ -125,20 +123,18 @@ constexpr Powers some_of(const float (&all)[32]) {
 }
 constexpr Powers kSomeRoots = some_of(kRoots), kSomeRests = some_of(kRests);
 
-// The coefficients and the place of each interval: kLanes == 8 of them are a vector, and looked up together.
-struct Erf {
-  alignas(64) float at[8 * 32];
+// As rows of eight columns, which fill a vector where that has eight elements.
+struct Rows {
+  alignas(32) float at[32][8];
 };
-constexpr Erf arranged() {
-  Erf erf = {};
+constexpr Rows transposed(const float (&columns)[8][32]) {
+  Rows rows = {};
   for (int i = 0; i < 32; ++i) {
-    for (int n = 0; n < 8; ++n) {
-      erf.at[kLanes == 8 ? 8 * i + n : 32 * n + i] = n < 7 ? kErf[n][i] : kPlaces[i];
-    }
+    for (int n = 0; n < 8; ++n) rows.at[i][n] = columns[n][i];
   }
-  return erf;
+  return rows;
 }
-constexpr Erf kArrangedErf = arranged();
+constexpr Rows kErfRows = transposed(kErf);
 
 // With vectors of eight elements more functions are tried, and exponents are added as integers: with sixteen,
 // tables of float64 are in registers, too, and powers of two have an instruction.
@@ -177,11 +173,11 @@ INLINE Vector lookup(const float (&table)[kCount], V at) {
   return map([&](auto i) { return float32::lookup(table, i); }, at);
 }
 template <class V>
-INLINE void lookup(const float (&table)[8 * 32], V at, Vector (&to)[8]) {
+INLINE void lookup(const Rows& rows, V at, Vector (&to)[8]) {
 #pragma GCC unroll 4
   for (int k = 0; k < kSeveral; ++k) {
     float32::Vector found[8];
-    float32::lookup(table, at.part[k], found);
+    float32::lookup(rows.at, at.part[k], found);
 #pragma GCC unroll 8
     for (int n = 0; n < 8; ++n) to[n].part[k] = found[n];
   }
@@ -229,9 +225,8 @@ INLINE Tried rounded(Vector hi, Vector least, Vector most) {
 // multiples of 2**-30.  |low| < 2**-21.6, for |k| < 60 below 2**-22.6; it is within 2**-44.8, or
 // 2**-45.9.
 struct Power {
-  Vector k;
+  Vector k, root, r, low;
   Bits n;  // where kMore: floor(k), in the place of an exponent
-  Vector root, r, low;
 };
 template <class V>
 INLINE Power power(V x) {
@@ -240,28 +235,27 @@ INLINE Power power(V x) {
   const V r = fma(k, full(-0x1.62e43p-1f), x);
   const V low = fma(k, full(0x1.05c61p-29f), lookup(kSomeRests.at, as<Bits>(at)));
   const Bits n = (as<Bits>(at) & fill(-kEntries)) << (23 - 4);
-  return {k, n, lookup(kSomeRoots.at, as<Bits>(at)), r, low};
+  return {k, lookup(kSomeRoots.at, as<Bits>(at)), r, low, n};
 }
 
 // x 2**floor(k), with one rounding, for k < 128; where kMore, zeros where that power is no normal number.
 template <class V>
-INLINE V times_power(V x, const Power& e) {
+INLINE V times_power(V x, V k, Bits n) {
   if constexpr (kMore) {
-    const Bits power = e.n + as<Bits>(full(1));
+    const Bits power = n + as<Bits>(full(1));
     return x * as<V>(power & less(Bits{}, power));
   } else {
-    return map([](auto a, auto k) { return float32::times_power(a, k); }, x, e.k);
+    return map([](auto a, auto k) { return float32::times_power(a, k); }, x, k);
   }
 }
-// The same of x > 0, or x itself, made canonical.
+// The same, made canonical, of x next to 1.
 template <class V>
-INLINE V canonical_times_power(V x, const Power& e, Bits if_set) {
+INLINE Bits canonical_times_power(V x, V k, Bits n) {
   if constexpr (kMore) {
-    const Bits y = as<Bits>(x) + (e.n & if_set);
-    return as<V>(y & less(fill(0x00800000), y));
+    const Bits y = as<Bits>(x) + n;
+    return y & less(fill(0x00800000), y);
   } else {
-    const V k = as<V>(as<Bits>(e.k) & if_set);
-    return as<V>(guard(map([](auto a, auto k) { return float32::times_power(a, k); }, x, k)));
+    return guard(times_power(x, k, n));
   }
 }
 
@@ -292,8 +286,8 @@ INLINE Tried exp(V x) {
   const Pair y = sum(e);
   const auto bound = full(kBound);
   Tried tried = rounded(y.hi, y.lo - bound, y.lo + bound);
-  tried.y = canonical_times_power(tried.y, e, fill(-1));
-  if (kMore) tried.doubt = tried.doubt | exceeds(x, full(88));
+  tried.y = as<V>(canonical_times_power(tried.y, e.k, e.n));
+  if (kMore) tried.doubt = tried.doubt | exceeds(x, full(88));  // its exponent may be that of a NaN
   return tried;
 }
 
@@ -320,11 +314,12 @@ INLINE Tried logistic(V x) {
   const Bits is_negative = as<Bits>(x) >> 31;
   const Power e = power(bounded(-104, negative_of(x), 0));
   const Pair y = sum(e);
-  const Vector a = times_power(y.hi, e), d = a + full(1);
-  const Vector rest = (a - (d - full(1))) + times_power(y.lo, e);
-  const auto if_negative = [=](Vector y, Vector z) { return where(is_negative, y, z); };
+  const Vector a = times_power(y.hi, e.k, e.n), d = a + full(1);
+  const Vector rest = (a - (d - full(1))) + times_power(y.lo, e.k, e.n);
+  const auto if_negative = [=](auto y, auto z) { return where(is_negative, y, z); };
   Tried tried = quotient({if_negative(y.hi, full(1)), if_negative(y.lo, Vector{})}, d, rest);
-  const Bits z = as<Bits>(canonical_times_power(tried.y, e, is_negative));
+  const Bits z =
+      canonical_times_power(tried.y, if_negative(e.k, Vector{}), if_negative(e.n, Bits{}));
   tried.y = as<Vector>(z & fill(INT32_MAX));  // a NaN has lost its sign
   if (kMore) tried.doubt = tried.doubt | exceeds(x, full(__builtin_inff()));
   return tried;
@@ -345,7 +340,7 @@ INLINE Pair less_one(V x) {
   const Vector t = fma(half, p, e.r), of_t = fma(half, p, e.r - t);
   const Vector c = cubic(e.r);
   const Vector s = fma(e.low, t, e.low) + fma(half, of_p, fma(p * e.r, c, of_t));
-  const Vector m = times_power(e.root, e), n = m - full(1), of_n = m - (n + full(1));
+  const Vector m = times_power(e.root, e.k, e.n), n = m - full(1), of_n = m - (n + full(1));
   const Vector hi = fma(m, t, n);
   return {hi, fma(m, s, fma(m, t, n - hi) + of_n)};
 }
@@ -376,13 +371,17 @@ template <class V>
 INLINE Tried erf(V x) {
   const V a = bounded(-3.93f, x, 3.93f), y = as<Vector>(magnitude(a));
   const Bits at = as<Bits>(y + full(0x1.8p20f));  // its last bit is 1/8
-  V of[8];  // c0 to c6, and the place
-  lookup(kArrangedErf.at, at, of);
-  const V t = y - of[7];
-  V c = of[6];
-  for (int n = 5; n >= 2; --n) c = fma(c, t, of[n]);
-  const V b = fma(c, t, of[1]), of_b = fma(c, t, of[1] - b);
-  const V p = fma(b, t, of[0]), of_p = fma(of_b, t, fma(b, t, of[0] - p));
+  V row[8];
+  if constexpr (kMore) lookup(kErfRows, at, row);
+  const auto coefficient = [&](int n) {
+    if constexpr (kMore) return row[n];
+    else return lookup(kErf[n], at);
+  };
+  const V t = y - coefficient(7), c0 = coefficient(0), c1 = coefficient(1);
+  V c = coefficient(6);
+  for (int n = 5; n >= 2; --n) c = fma(c, t, coefficient(n));
+  const V b = fma(c, t, c1), of_b = fma(c, t, c1 - b);
+  const V p = fma(b, t, c0), of_p = fma(of_b, t, fma(b, t, c0 - p));
   const V hi = a * p, lo = fma(a, of_p, fma(a, p, -hi));
   Tried tried = rounded(hi, fma(hi, full(-0x1.cp-34f), lo), fma(hi, full(0x1.cp-34f), lo));
   tried.y = tried.y * full(0x1p-32f);
