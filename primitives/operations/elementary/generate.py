@@ -286,8 +286,8 @@ def short_logarithms():
     inverses, heads, rests = [], [], []
     for j in range(16):
         bits, m = (7, 1 + mpf(j) / 16) if j < 7 else (6, (1 + mpf(j) / 16) / 2)
-        c = mpmath.ldexp(mpmath.nint(mpmath.ldexp(1 / m, bits)), -bits)
-        head = mpmath.ldexp(mpmath.nint(mpmath.ldexp(-mpmath.log(c), 30)), -30)
+        c = _multiple(1 / m, -bits)
+        head = _multiple(-mpmath.log(c), -30)
         inverses.append(c)
         heads.append(head)
         rests.append(-mpmath.log(c) - head)
@@ -409,21 +409,17 @@ def _first():
         8,
     )
     # 1/m and -log(1/m) of the middles of 16 intervals of significands; of 1, in the tenth, 1 and 0.
-    bounds = struct.unpack("17d", struct.pack("17Q", *(0x3FE68 + 16 * i << 44 for i in range(17))))
-    middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
-    inverses = [float(1 / m) for m in middles]
-    inverses[9] = 1.0
+    bounds, inverses = _significands(53)
     yield Table("INVERSES", lambda: inverses)
     yield Table("LOGARITHMS", lambda: [-mpmath.log(x) for x in inverses])
     # log(1 + f) = f p(f).
-    ends = zip(itertools.pairwise(bounds), inverses, strict=True)
-    widest = max(abs(mpf(m) * c - 1) for pair, c in ends for m in pair)
+    widest = _widest(bounds, inverses)
     yield Polynomial(
         "LOG",
         lambda f: mpmath.log1p(f) / f,
         lambda f: f / mpmath.log1p(f),
-        -float(widest),
-        float(widest),
+        -widest,
+        widest,
         6,
     )
 
@@ -433,7 +429,7 @@ def _first():
         return [-mpmath.log(mpf(c), 2) for c in short_logarithms()[0]]
 
     def heads():
-        return [mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, 20)), -20) for x in logarithms()]
+        return [_multiple(x, -20) for x in logarithms()]
 
     yield Table("SHORT_INVERSES", lambda: short_logarithms()[0])
     yield Table("LOG2_HEADS", heads)
@@ -506,6 +502,27 @@ def _first():
     )
 
 
+def _multiple(x, exponent: int):
+    """The multiple of 2**exponent next to x."""
+    return mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, -exponent)), exponent)
+
+
+def _significands(bits: int) -> tuple[tuple[float, ...], list[float]]:
+    """The bounds of 16 intervals from 45/64 to 45/32, and the inverses of their middles, rounded to
+    so many bits; 1 in the tenth, which has 1."""
+    bounds = struct.unpack("17d", struct.pack("17Q", *(0x3FE68 + 16 * i << 44 for i in range(17))))
+    middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
+    inverses = [_round(1 / m, 1, bits)[0] for m in middles]
+    inverses[9] = 1.0
+    return bounds, inverses
+
+
+def _widest(bounds: tuple[float, ...], inverses: list[float]) -> float:
+    """The largest |m c - 1|, of m in an interval and its c."""
+    ends = zip(itertools.pairwise(bounds), inverses, strict=True)
+    return float(max(abs(mpf(m) * c - 1) for pair, c in ends for m in pair))
+
+
 def _parts_of_pi():
     parts = _round(mpmath.pi / 2, 2, 30)
     return [*parts, mpmath.pi / 2 - mpmath.fsum(parts)]
@@ -537,13 +554,10 @@ def _pairs():
         )
     # 1/m of the middles of 16 intervals of significands, and 1 of that of 1, the tenth; -log of
     # these as a multiple of 2**-16 and the rest; log(2) so, too.
-    bounds = struct.unpack("17f", struct.pack("17I", *(0x3F340000 + (i << 19) for i in range(17))))
-    middles = [(mpf(a) + mpf(b)) / 2 for a, b in itertools.pairwise(bounds)]
-    inverses = [_round(1 / m, 1, 24)[0] for m in middles]
-    inverses[9] = 1.0
+    bounds, inverses = _significands(24)
 
     def head_and_rest(x):
-        head = mpmath.ldexp(mpmath.nint(mpmath.ldexp(x, 16)), -16)
+        head = _multiple(x, -16)
         return head, x - head
 
     def logarithms():
@@ -554,8 +568,7 @@ def _pairs():
     yield Table("HEADS_RESTS", lambda: [rest for _, rest in logarithms()], bits=24)
     yield Table("LOG_2", lambda: head_and_rest(mpmath.log(2)), bits=24)
     # log(1 + f) = f - f**2/2 + f**3 p(f), error relative to f.
-    ends = zip(itertools.pairwise(bounds), inverses, strict=True)
-    widest = float(max(abs(mpf(m) * c - 1) for pair, c in ends for m in pair))
+    widest = _widest(bounds, inverses)
     yield Polynomial(
         "LOG",
         lambda f: (mpmath.log1p(f) - f + f**2 / 2) / f**3,
